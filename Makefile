@@ -1,0 +1,67 @@
+# `make` lists the targets. PYTHON=... chooses the interpreter, ARGS=... goes to pytest.
+
+PYTHON ?= python3
+ARGS ?=
+SKILL := parallel-agent-worktree-skill
+CODE := scripts tests examples
+
+export PYTHON
+# The tests run on the interpreter that was checked, and nothing else is downloaded for them.
+export UV_PYTHON := $(PYTHON)
+export UV_PYTHON_DOWNLOADS := never
+# Else pyright asks whether there is a newer pyright.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+unexport VIRTUAL_ENV
+# It would hide a command that leaves __pycache__ behind.
+unexport PYTHONDONTWRITEBYTECODE
+
+UV := sh tools/uv.sh
+RUN := $(UV) run --frozen
+
+.NOTPARALLEL:
+.PHONY: help demo test validate lint style types compile shell skill lock clean need need-python
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: need ## run the main job on a throw-away repository (needs no uv)
+	@"$(PYTHON)" examples/demo.py
+
+test: need ## run the tests; ARGS="-k spawn" chooses some
+	@$(RUN) pytest $(ARGS)
+
+validate: need lock lint test skill ## everything that must pass: lint, tests, the skill's format
+
+lint: style types compile shell ## ruff, pyright, ty, py_compile, shellcheck
+
+style: need-python ## ruff check and ruff format --check
+	@$(RUN) ruff check $(CODE)
+	@$(RUN) ruff format --check $(CODE)
+
+types: need-python ## pyright and ty
+	@$(RUN) pyright
+	@$(RUN) ty check
+
+compile: need-python ## py_compile every Python file, leaving nothing behind
+	@cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
+	find $(CODE) -name '*.py' -exec env PYTHONPYCACHEPREFIX="$$cache" "$(PYTHON)" -m py_compile {} +
+
+shell: need-python ## shellcheck every shell script
+	@find $(CODE) tools -name '*.sh' -exec $(RUN) shellcheck .ci/run {} +
+
+skill: need ## agentskills validate, on a copy in a folder named like the skill
+	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && \
+	bash tools/copy-tree.sh "$$copy/$(SKILL)" && $(RUN) agentskills validate "$$copy/$(SKILL)"
+
+lock: need-python ## check that uv.lock fits pyproject.toml
+	@$(UV) lock --check
+
+clean: ## remove caches, .venv and .tools
+	@rm -rf .tools .venv .hypothesis .pytest_cache .ruff_cache
+	@find $(CODE) -name __pycache__ -prune -exec rm -rf {} +
+
+need:
+	@sh tools/need.sh python3 git tmux bash
+
+need-python:
+	@sh tools/need.sh python3

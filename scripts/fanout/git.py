@@ -1,0 +1,184 @@
+"""Questions and verbs over git. Full ref names, `-z` output, exit codes before messages."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from fanout.errors import SkillError, missing, usage
+from fanout.process import Completed, clean_environment, run
+
+# A user's fsmonitor may answer late, and `gc` in the middle of a fan-out costs seconds.
+SAFE_CONFIG = ["-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false"]
+
+
+class Repository(NamedTuple):
+    """The repository seen from the caller's worktree. All paths are real and absolute.
+
+    `head` is the caller's commit, `branch` its branch (None when detached).
+    """
+
+    top: str
+    git_dir: str
+    common_dir: str
+    hooks_dir: str
+    head: str
+    branch: str | None
+
+    @property
+    def main_root(self) -> str:
+        """The main checkout, or the repository's own folder where it has none of the usual form."""
+        folder, name = os.path.split(self.common_dir)
+        return folder if name == ".git" else self.common_dir
+
+
+def git_environment() -> dict[str, str]:
+    """The environment for git: no terminal prompts, no locks taken only to refresh an index."""
+    return {**clean_environment(), "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+
+
+def git(cwd: str, *arguments: str, stdin: bytes | None = None, **environment: str) -> Completed:
+    """Run git in a directory; the exit code is an answer. Keywords add environment variables."""
+    argv = ["git", *SAFE_CONFIG, *arguments]
+    return run(argv, cwd=cwd, env={**git_environment(), **environment}, stdin=stdin)
+
+
+def require_git(
+    cwd: str, *arguments: str, stdin: bytes | None = None, **environment: str
+) -> Completed:
+    """Run git and demand success. Raises SkillError `git-failed` with git's own words."""
+    done = git(cwd, *arguments, stdin=stdin, **environment)
+    if done.code != 0:
+        command = next((word for word in arguments if not word.startswith("-")), "git")
+        raise SkillError("git-failed", f"git {command} failed: {done.error_text or done.code}")
+    return done
+
+
+def open_repository(directory: str) -> Repository:
+    """The repository that holds a directory, with the caller's commit and branch.
+
+    Raises SkillError: `not-a-repository`, `bare-repository`, `empty-repository` (exit 4);
+    `no-such-directory`, `inside-submodule`, `unusable-path` (exit 2).
+    """
+    if "\0" in directory or not os.path.isdir(directory):
+        raise usage("no-such-directory", f"{directory!r} is not a directory", "give --repo DIR")
+    # One process for all questions; those that cannot be answered come last.
+    done = git(
+        directory,
+        "rev-parse",
+        "--path-format=absolute",
+        "--is-bare-repository",
+        "--is-inside-work-tree",
+        "--git-dir",
+        "--git-common-dir",
+        "--git-path",
+        "hooks",
+        "--show-toplevel",
+        "--show-superproject-working-tree",
+        "HEAD^{commit}",
+        "--symbolic-full-name",
+        "HEAD",
+    )
+    lines = done.text.splitlines()
+    if not lines or (done.code != 0 and len(lines) < 2):
+        raise missing(
+            "not-a-repository",
+            f"{directory!r} is not in a usable git repository: {done.error_text}",
+            "run this inside a repository, or give --repo DIR",
+        )
+    if lines[0] == "true" or lines[1] == "false":
+        raise missing(
+            "bare-repository",
+            f"{directory!r} is a bare repository, or lies inside a git directory: no checkout here",
+            "run this from a checkout, or give --repo DIR",
+        )
+    if done.code == 0 and len(lines) not in (8, 9):
+        raise usage(
+            "unusable-path",
+            f"the path of the repository at {directory!r} holds a line break",
+            "move the repository to a path without one",
+        )
+    # The superproject's line is there only inside a submodule.
+    inside_submodule = len(lines) == 9 or (done.code != 0 and len(lines) == 7)
+    if inside_submodule:
+        raise usage(
+            "inside-submodule",
+            f"{directory!r} is inside a submodule of {lines[6]!r}",
+            f"work on the superproject with --repo {lines[6]}, or clone the submodule by itself",
+        )
+    if done.code != 0:
+        raise missing(
+            "empty-repository",
+            f"the repository at {directory!r} has no usable commit to start from: HEAD is unborn",
+            "make a first commit; workers branch off a commit",
+        )
+    return Repository(
+        top=os.path.realpath(lines[5]),
+        git_dir=os.path.realpath(lines[2]),
+        common_dir=os.path.realpath(lines[3]),
+        hooks_dir=lines[4],
+        head=lines[6],
+        branch=lines[7] if lines[7].startswith("refs/heads/") else None,
+    )
+
+
+def resolve_commit(repo: Repository, ref: str) -> str:
+    """The full id of the commit that a user's word names. Raises SkillError `unknown-ref`."""
+    if not ref or "\0" in ref or len(ref) > 1000:
+        raise usage("unknown-ref", f"{ref[:80]!r} is not a commit", "name a branch, tag or commit")
+    done = git(repo.top, "rev-parse", "--verify", "--quiet", "--end-of-options", ref + "^{commit}")
+    if done.code != 0:
+        raise usage(
+            "unknown-ref",
+            f"{ref!r} names no commit in this repository",
+            "name a branch, tag or commit; `git branch -a` lists branches",
+        )
+    return done.text.strip()
+
+
+def require_branch_name(repo: Repository, branch: str) -> str:
+    """A name that git accepts for a branch. Raises SkillError `invalid-branch` (exit 2)."""
+    bad = not branch or branch.startswith("-") or "\0" in branch or len(branch) > 200
+    if bad or git(repo.top, "check-ref-format", "refs/heads/" + branch).code != 0:
+        raise usage(
+            "invalid-branch",
+            f"{branch[:80]!r} is not a valid branch name",
+            "see `git help check-ref-format` for the rules",
+        )
+    return branch
+
+
+def branch_heads(repo_dir: str) -> dict[str, str]:
+    """The commit id of every local branch, by full ref name."""
+    done = require_git(repo_dir, "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads")
+    rows = (line.split(" ", 1) for line in done.text.splitlines())
+    return {ref: commit for commit, ref in rows}
+
+
+def ref_commit(repo_dir: str, ref: str) -> str | None:
+    """The commit id of a full ref, or None when there is no such ref."""
+    done = git(repo_dir, "rev-parse", "--verify", "--quiet", ref + "^{commit}")
+    return done.text.strip() if done.code == 0 else None
+
+
+def is_ancestor(repo_dir: str, ancestor: str, descendant: str) -> bool:
+    """Whether a commit is contained in another. An error is not a no: it is raised."""
+    done = git(repo_dir, "merge-base", "--is-ancestor", ancestor, descendant)
+    if done.code not in (0, 1):
+        raise SkillError("git-failed", f"git merge-base failed: {done.error_text}")
+    return done.code == 0
+
+
+def delete_branch(repo_dir: str, branch: str, expected: str) -> None:
+    """Delete a local branch if it still is where it was found. Raises SkillError `git-failed`."""
+    require_git(repo_dir, "update-ref", "-d", "refs/heads/" + branch, expected)
+
+
+def current_ref(worktree: str) -> tuple[str | None, str]:
+    """The branch ref checked out in a worktree (None when detached) and its commit.
+
+    Raises SkillError `git-failed` when HEAD cannot be read.
+    """
+    done = require_git(worktree, "rev-parse", "HEAD^{commit}", "--symbolic-full-name", "HEAD")
+    commit, ref = done.text.split()
+    return (ref if ref.startswith("refs/heads/") else None), commit

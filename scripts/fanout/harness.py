@@ -1,0 +1,288 @@
+"""A mapping says how to drive one agent CLI: load it, check it, build an argument list."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any, NamedTuple
+
+from fanout.errors import SkillError, missing, usage
+
+SKILL_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+DEFAULT_MAPPING = os.path.join(SKILL_ROOT, "examples", "harness-kimi.json")
+
+PROMPT_MODES = ("argument", "paste", "file", "none")
+# One argument may hold 32 pages, the closing NUL included (Linux: MAX_ARG_STRLEN).
+ARGUMENT_LIMIT = 131_071
+SIZE_LIMIT = 1_000_000
+PATTERN_LIMIT = 500
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "interactive": (
+        "args",
+        "prompt_mode",
+        "prompt_arg",
+        "work_dir_arg",
+        "ready",
+        "busy",
+        "idle",
+        "waiting",
+        "dialogs",
+        "submit_keys",
+        "leave_keys",
+    ),
+    "session": ("id_source", "new_args", "resume_args"),
+}
+TOP_LEVEL = frozenset(
+    "name display_name executable version interactive noninteractive session approval sandbox "
+    "model network auth environment parallel logs cleanup skills notes".split()
+)
+
+# What a program asks before it takes a task, in the words that agent CLIs use. A mapping's own
+# `waiting` patterns come first; these catch a dialog that its author did not meet.
+COMMON_DIALOGS = (
+    ("trust dialog", r"(?i)\bdo you trust\b|\btrust (?:this|the) (?:folder|files|directory|workspace)"),
+    ("login dialog", r"(?i)\b(?:please )?(?:log|sign) ?in (?:to|with) |\b(?:enter|paste) your api key"),
+    ("permission dialog", r"(?i)\ballow (?:this|command|once)\b|\bwould you like to run\b|\bdo you want to (?:proceed|create|run|allow)\b"),
+    ("yes/no question", r"(?i)[\[(](?:y/n|yes/no)[\])]\W*$"),
+)
+
+
+class Rules(NamedTuple):
+    """Patterns for one look of the screen. Each is a regular expression, searched in the visible
+    text; with the prefix `title:` in the pane's title."""
+
+    patterns: tuple[str, ...]
+
+    def match(self, text: str, title: str) -> str | None:
+        """What matched, or None."""
+        for pattern in self.patterns:
+            where, expression = (title, pattern[6:]) if pattern.startswith("title:") else (text, pattern)
+            found = re.search(expression, where, re.MULTILINE)
+            if found is not None:
+                return found.group().strip() or pattern
+        return None
+
+
+class Harness(NamedTuple):
+    """How to drive one agent CLI interactively. `mapping` is what it was loaded from."""
+
+    name: str
+    executable: str
+    args: tuple[str, ...]
+    prompt_mode: str
+    prompt_arg: str
+    ready: Rules
+    busy: Rules
+    idle: Rules
+    waiting: Rules
+    leave_keys: tuple[str, ...]
+    new_args: tuple[str, ...]
+    resume_args: tuple[str, ...]
+    mapping: dict[str, Any]
+
+
+def load_harness(mapping_file: str | None, agent_cli: str | None) -> Harness:
+    """The harness that the options name.
+
+    A mapping file wins; else an example whose executable has the base name of `agent_cli`; else
+    a generic one. Without both it is the sample mapping, Kimi CLI.
+    """
+    if mapping_file is not None:
+        harness = read_mapping(mapping_file)
+    elif agent_cli is None:
+        harness = read_mapping(DEFAULT_MAPPING)
+    else:
+        harness = example_for(agent_cli) or parse_mapping(
+            {"name": os.path.basename(agent_cli), "executable": agent_cli}, "--agent-cli"
+        )
+    return harness if agent_cli is None else harness._replace(executable=agent_cli)
+
+
+def example_for(agent_cli: str) -> Harness | None:
+    """The bundled mapping for a program, by its base name."""
+    folder = os.path.dirname(DEFAULT_MAPPING)
+    wanted = os.path.basename(agent_cli)
+    for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        if entry.startswith("harness-") and entry.endswith(".json"):
+            harness = read_mapping(os.path.join(folder, entry))
+            if os.path.basename(harness.executable) == wanted:
+                return harness
+    return None
+
+
+def read_mapping(path: str) -> Harness:
+    """Read a mapping file. Raises SkillError `invalid-mapping` (exit 2) with the JSON path."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(SIZE_LIMIT + 1)
+    except (OSError, ValueError) as error:
+        raise usage("invalid-mapping", f"cannot read the mapping {path!r}: {error}") from error
+    if len(content) > SIZE_LIMIT:
+        raise usage("invalid-mapping", f"the mapping {path!r} is larger than {SIZE_LIMIT} bytes")
+    try:
+        value = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise usage("invalid-mapping", f"the mapping {path!r} is not valid JSON: {error}") from error
+    return parse_mapping(value, path)
+
+
+def parse_mapping(value: Any, source: str) -> Harness:
+    """Check a mapping's value. Raises SkillError `invalid-mapping` (exit 2)."""
+
+    def wrong(where: str, expected: str) -> SkillError:
+        return usage("invalid-mapping", f"the mapping {source!r}: {where} must be {expected}")
+
+    def text(section: dict[str, Any], where: str, key: str, default: str | None = None) -> str:
+        found = section.get(key)
+        if found is None and default is not None:
+            return default
+        if not isinstance(found, str) or "\0" in found:
+            raise wrong(where + key, "a string")
+        return found
+
+    def texts(section: dict[str, Any], where: str, key: str) -> tuple[str, ...]:
+        found: Any = section.get(key)
+        if found is None:
+            return ()
+        words: list[Any] = [found] if isinstance(found, str) else found
+        if not isinstance(words, list) or not all(isinstance(w, str) and "\0" not in w for w in words):
+            raise wrong(where + key, "a string or a list of strings")
+        return tuple(words)
+
+    def rules(key: str) -> Rules:
+        patterns = texts(interactive, "interactive.", key)
+        for pattern in patterns:
+            try:
+                re.compile(pattern.removeprefix("title:"))
+            except re.error as error:
+                raise wrong(f"interactive.{key}", f"regular expressions; {pattern!r}: {error}") from error
+            if len(pattern) > PATTERN_LIMIT:
+                raise wrong(f"interactive.{key}", f"patterns of at most {PATTERN_LIMIT} characters")
+        return Rules(patterns)
+
+    def section(name: str) -> dict[str, Any]:
+        found: Any = value.get(name)
+        if found is None:
+            return {}
+        if not isinstance(found, dict):
+            raise wrong(name, "an object")
+        known = SECTIONS[name]
+        for key in found:  # pyright: ignore[reportUnknownVariableType]
+            if key not in known:
+                raise wrong(f"{name}.{key}", f"one of {', '.join(known)}")
+        return found  # pyright: ignore[reportUnknownVariableType]
+
+    if not isinstance(value, dict):
+        raise wrong("the whole", "an object")
+    for key in value:  # pyright: ignore[reportUnknownVariableType]
+        if key not in TOP_LEVEL:
+            raise wrong(str(key), f"one of {', '.join(sorted(TOP_LEVEL))}")  # pyright: ignore[reportUnknownArgumentType]
+    interactive = section("interactive")
+    session = section("session")
+    mode = text(interactive, "interactive.", "prompt_mode", "paste")
+    if mode not in PROMPT_MODES:
+        raise wrong("interactive.prompt_mode", f"one of {', '.join(PROMPT_MODES)}")
+    executable = text(value, "", "executable")  # pyright: ignore[reportUnknownArgumentType]
+    if not executable:
+        raise wrong("executable", "a non-empty string")
+    return Harness(
+        name=text(value, "", "name"),  # pyright: ignore[reportUnknownArgumentType]
+        executable=executable,
+        args=texts(interactive, "interactive.", "args"),
+        prompt_mode=mode,
+        prompt_arg=text(interactive, "interactive.", "prompt_arg", ""),
+        ready=rules("ready"),
+        busy=rules("busy"),
+        idle=rules("idle"),
+        waiting=rules("waiting"),
+        leave_keys=texts(interactive, "interactive.", "leave_keys"),
+        new_args=texts(session, "session.", "new_args"),
+        resume_args=texts(session, "session.", "resume_args"),
+        mapping=value,  # pyright: ignore[reportUnknownArgumentType]
+    )
+
+
+def dialog_on_screen(harness: Harness, text: str, title: str) -> str | None:
+    """The name of the question that the screen asks, or None."""
+    found = harness.waiting.match(text, title)
+    if found is not None:
+        return common_dialog(text) or found
+    if harness.ready.match(text, title) is not None:
+        return None
+    return common_dialog(text)
+
+
+def common_dialog(text: str) -> str | None:
+    """The name of a dialog that many agent CLIs show, or None."""
+    return next((name for name, rule in COMMON_DIALOGS if re.search(rule, text, re.MULTILINE)), None)
+
+
+def require_executable(executable: str) -> str:
+    """The absolute path of an agent's program. Raises SkillError `agent-missing` (exit 4)."""
+    from shutil import which
+
+    found = which(executable) if executable and "\0" not in executable else None
+    if found is None:
+        raise missing(
+            "agent-missing",
+            f"the agent program {executable[:200]!r} is not on PATH or cannot be run",
+            "install it, or name another with --agent-cli EXE or --harness MAPPING",
+        )
+    return os.path.abspath(found)
+
+
+def agent_argv(
+    harness: Harness,
+    executable: str,
+    extra: list[str],
+    *,
+    mode: str,
+    prompt_arg: str,
+    prompt: str,
+    prompt_file: str,
+    session_args: tuple[str, ...],
+    placeholders: dict[str, str],
+) -> list[str]:
+    """The agent's argument list.
+
+    The prompt stands before the user's own arguments, where an option that takes any number of
+    values cannot swallow it; after `--` it stands last. Raises SkillError `prompt-unfit` (exit 2)
+    for a prompt that cannot be one argument.
+    """
+    fixed = [fill(word, placeholders) for word in (*harness.args, *session_args)]
+    if mode == "argument":
+        value = require_argument(prompt, prompt_arg)
+    elif mode == "file":
+        value = prompt_file
+    else:
+        return [executable, *fixed, *extra]
+    if prompt_arg == "--":
+        return [executable, *fixed, *extra, "--", value]
+    if prompt_arg.endswith("="):
+        return [executable, *fixed, prompt_arg + value, *extra]
+    return [executable, *fixed, *([prompt_arg] if prompt_arg else []), value, *extra]
+
+
+def require_argument(prompt: str, prompt_arg: str) -> str:
+    """A prompt that reaches the program whole as one argument."""
+    if len(os.fsencode(prompt)) + len(prompt_arg) > ARGUMENT_LIMIT:
+        raise usage(
+            "prompt-unfit",
+            f"the prompt is longer than one argument may be ({ARGUMENT_LIMIT} bytes)",
+            "use --prompt-mode file or paste",
+        )
+    if prompt.startswith("-") and prompt_arg != "--" and not prompt_arg.endswith("="):
+        raise usage(
+            "prompt-unfit",
+            "the prompt begins with '-' and would be read as an option",
+            "use --prompt-arg -- or --prompt-arg=--FLAG= if the agent knows them, or another --prompt-mode",
+        )
+    return prompt
+
+
+def fill(word: str, placeholders: dict[str, str]) -> str:
+    """A mapping's word with its placeholders replaced, each once, in one pass."""
+    names = "|".join(placeholders)
+    return re.sub(r"\{(" + names + r")\}", lambda found: placeholders[found.group(1)], word)

@@ -1,0 +1,218 @@
+"""What processes there are (from /proc, or `ps` and `lsof` without it), and how to end them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from typing import NamedTuple
+
+from fanout.process import run, start_logged
+
+
+class Process(NamedTuple):
+    """One process. `started` tells two processes with the same pid apart."""
+
+    pid: int
+    parent: int
+    started: str
+    command: str
+
+    @property
+    def identity(self) -> tuple[int, str]:
+        """What stays the same for one process and differs for any other."""
+        return (self.pid, self.started)
+
+
+HAS_PROC = os.path.exists("/proc/self/stat")
+
+
+def read_bytes(path: str) -> bytes | None:
+    """The file's bytes, or None when it is gone or not ours to read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def parse_stat(pid: int, stat: bytes) -> Process | None:
+    """A line of /proc/PID/stat; None for a zombie, which is dead but not yet collected.
+
+    The command stands in parentheses and may hold any byte, so fields count from the last one
+    (proc(5): 3 state, 4 ppid, 22 starttime).
+    """
+    head, _, tail = stat.rpartition(b")")
+    fields = tail.split()
+    if len(fields) < 20 or fields[0] in (b"Z", b"X"):
+        return None
+    command = head.partition(b"(")[2].decode("utf-8", "replace")
+    return Process(pid, int(fields[1]), fields[19].decode(), command)
+
+
+def processes() -> list[Process]:
+    """All processes that can be seen, zombies left out."""
+    if not HAS_PROC:
+        return [process for process, _ in read_ps()]
+    found: list[Process] = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            stat = read_bytes(f"/proc/{entry}/stat")
+            process = parse_stat(int(entry), stat) if stat else None
+            if process is not None:
+                found.append(process)
+    return found
+
+
+def start_time(pid: int) -> str | None:
+    """When the process with this pid started, as an opaque word; None when there is none."""
+    if HAS_PROC:
+        stat = read_bytes(f"/proc/{pid}/stat")
+        process = parse_stat(pid, stat) if stat else None
+        return process.started if process else None
+    return next((p.started for p, _ in read_ps() if p.pid == pid), None)
+
+
+def boot_id() -> str:
+    """An id of this boot of the machine; empty where the system has none."""
+    found = read_bytes("/proc/sys/kernel/random/boot_id")
+    return found.decode().strip() if found else ""
+
+
+def tree(roots: list[int], mark: str) -> list[Process]:
+    """The roots, their descendants, and every process whose environment holds `mark`.
+
+    `mark` is NAME=VALUE: it finds processes that moved to a session of their own and whose
+    parent is gone. This process itself is never part of the answer.
+    """
+    everything = processes()
+    wanted = set(roots)
+    marked = marked_pids(mark)
+    grew = True
+    while grew:
+        before = len(wanted)
+        wanted |= {p.pid for p in everything if p.parent in wanted and p.parent > 1}
+        grew = len(wanted) > before
+    wanted = (wanted | marked) - {os.getpid()}
+    return [p for p in everything if p.pid in wanted]
+
+
+def marked_pids(mark: str) -> set[int]:
+    """The pids of processes whose environment holds exactly this NAME=VALUE."""
+    if not HAS_PROC:
+        return {p.pid for p, rest in read_ps() if f" {mark} " in f" {rest} "}
+    needle = mark.encode()
+    found: set[int] = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            environ = read_bytes(f"/proc/{entry}/environ")
+            if environ and needle in environ and needle in environ.split(b"\0"):
+                found.add(int(entry))
+    return found
+
+
+def working_directories() -> list[tuple[Process, str]]:
+    """Every process with its working directory.
+
+    Processes of other users that this user may not look at are not seen.
+    """
+    if not HAS_PROC:
+        return working_directories_by_lsof()
+    found: list[tuple[Process, str]] = []
+    for process in processes():
+        try:
+            found.append((process, os.readlink(f"/proc/{process.pid}/cwd")))
+        except OSError:
+            continue
+    return found
+
+
+def read_ps() -> list[tuple[Process, str]]:
+    """Processes by `ps`, each with its command line and environment as one string."""
+    done = run(["ps", "axeww", "-o", "pid=,ppid=,stat=,lstart=,command="])
+    return parse_ps(done.stdout.decode("utf-8", "replace"))
+
+
+def parse_ps(text: str) -> list[tuple[Process, str]]:
+    """The lines of `ps -o pid=,ppid=,stat=,lstart=,command=`; lstart is five words."""
+    found: list[tuple[Process, str]] = []
+    for line in text.splitlines():
+        words = line.split(None, 8)
+        if len(words) < 9 or words[2].startswith("Z"):
+            continue
+        rest = words[8]
+        started = " ".join(words[3:8])
+        found.append((Process(int(words[0]), int(words[1]), started, rest.split(" ")[0]), rest))
+    return found
+
+
+def working_directories_by_lsof() -> list[tuple[Process, str]]:
+    """`working_directories` for systems without /proc."""
+    done = run(["lsof", "-w", "-d", "cwd", "-F", "pn"])
+    by_pid = {process.pid: process for process in processes()}
+    found: list[tuple[Process, str]] = []
+    pid = 0
+    for line in done.stdout.decode("utf-8", "replace").splitlines():
+        if line.startswith("p"):
+            pid = int(line[1:])
+        elif line.startswith("n") and pid in by_pid:
+            found.append((by_pid[pid], line[1:]))
+    return found
+
+
+def run_logged(
+    argv: list[str], *, cwd: str, env: dict[str, str], log: str, timeout: float, mark: str
+) -> int | None:
+    """Run a command in a session of its own with its output appended to `log`.
+
+    Returns its exit code, or None when it was ended after `timeout` seconds, together with
+    everything it started (`mark` is a NAME=VALUE that stands in the environment of all of it).
+    """
+    process = start_logged(argv, cwd=cwd, env=env, log=log)
+    try:
+        return process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        end_tree([process.pid], mark, grace=2.0)
+        process.wait(5.0)
+        return None
+    except BaseException:
+        end_tree([process.pid], mark, grace=1.0)
+        process.wait(5.0)
+        raise
+
+
+def end_tree(
+    roots: list[int], mark: str, *, grace: float, spare: frozenset[int] = frozenset()
+) -> list[Process]:
+    """End the roots, all their descendants and every process that carries the mark.
+
+    TERM first, KILL after `grace` seconds, then checked. `spare` is not signalled (a launcher
+    that ends by itself once its child did). Returns the processes that are still alive.
+    """
+    for number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, 2.0)):
+        deadline = time.monotonic() + patience
+        signalled: set[tuple[int, str]] = set()
+        while True:
+            alive = [p for p in tree(roots, mark) if p.pid not in spare]
+            if not alive:
+                return []
+            for process in alive:
+                # Each process is asked once for each signal, also one that appeared meanwhile.
+                if process.identity not in signalled:
+                    signalled.add(process.identity)
+                    send_signal(process, number)
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(0.02)
+    return [p for p in tree(roots, mark) if p.pid not in spare]
+
+
+def send_signal(process: Process, number: signal.Signals) -> None:
+    """Signal exactly this process: a pid that was reused meanwhile is left alone."""
+    if start_time(process.pid) != process.started:
+        return
+    try:
+        os.kill(process.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return

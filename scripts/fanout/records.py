@@ -1,0 +1,212 @@
+"""Where the coordinator keeps what it knows: atomic JSON files, event logs and locks.
+
+Everything lies in `<git common dir>/agent-workers/`, readable by the user alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from fanout.errors import ExitCode, SkillError, usage
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+SCHEMA = 1
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+Event = dict[str, Any]
+
+
+def require_name(name: str) -> str:
+    """The name of a worker or task, checked; the only place where this is decided."""
+    if NAME.fullmatch(name) is None:
+        raise usage(
+            "invalid-name",
+            f"{name[:80]!r} is not a valid name",
+            "use 1 to 64 letters, digits, '-' and '_', beginning with a letter or digit",
+        )
+    return name
+
+
+def now() -> str:
+    """The time as RFC 3339 in UTC with microseconds."""
+    moment = time.time()
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment)) + f".{int(moment % 1 * 1e6):06d}Z"
+
+
+def new_id() -> str:
+    """An id that no other worker, launch or file has."""
+    return os.urandom(8).hex()
+
+
+# --- Places ---------------------------------------------------------------------------------
+
+
+def home(common_dir: str) -> str:
+    """The coordinator's folder in a repository."""
+    return os.path.join(common_dir, "agent-workers")
+
+
+def worker_dir(common_dir: str, name: str) -> str:
+    """The record of one worker."""
+    return os.path.join(home(common_dir), "workers", name)
+
+
+def make_dir(path: str) -> None:
+    """Make a private folder, with its parents."""
+    os.makedirs(path, mode=0o700, exist_ok=True)
+
+
+def worker_names(common_dir: str) -> list[str]:
+    """The names of all workers that have a record, sorted."""
+    try:
+        entries = os.listdir(os.path.join(home(common_dir), "workers"))
+    except FileNotFoundError:
+        return []
+    return sorted(entry for entry in entries if NAME.fullmatch(entry))
+
+
+# --- Files ----------------------------------------------------------------------------------
+
+
+def write_file(path: str, content: bytes) -> None:
+    """Replace a file at once: written under another name, synced, renamed."""
+    temporary = f"{path}.{os.getpid()}.{new_id()}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def write_json(path: str, value: dict[str, Any]) -> None:
+    """Replace a JSON file at once."""
+    write_file(path, json.dumps({"schema": SCHEMA, **value}, indent=1).encode() + b"\n")
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises FileNotFoundError; SkillError `record-damaged`, which names the file and the place,
+    when it does not hold one whole object of a known schema.
+    """
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        value = json.loads(content)
+    except ValueError as error:
+        offset = getattr(error, "pos", 0)
+        raise damaged(path, f"not valid JSON at byte {offset}") from error
+    if not isinstance(value, dict):
+        raise damaged(path, "not a JSON object")
+    if value.get("schema") != SCHEMA:  # pyright: ignore[reportUnknownMemberType]
+        raise damaged(path, f"schema is not {SCHEMA}")
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def damaged(path: str, why: str) -> SkillError:
+    """A record that cannot be read; it is reported and left as it is."""
+    return SkillError(
+        "record-damaged",
+        f"the record {path} is damaged: {why}",
+        "look at the file; nothing was changed",
+    )
+
+
+# --- Events ---------------------------------------------------------------------------------
+
+
+def append_event(path: str, kind: str, *, job: str | None, data: dict[str, Any]) -> None:
+    """Append one event. A line that an interrupted writer left torn is closed off first."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        size = os.fstat(descriptor).st_size
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        event = {"schema": SCHEMA, "event": kind, "at": now(), "job": job, "data": data}
+        line = json.dumps(event).encode() + b"\n"
+        os.write(descriptor, (b"\n" if torn else b"") + line)
+    finally:
+        os.close(descriptor)
+
+
+def read_events(path: str) -> tuple[list[Event], int]:
+    """The events of one file in order, and how many lines could not be read."""
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return [], 0
+    events: list[Event] = []
+    unreadable = 0
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            unreadable += 1 if line.strip() else 0
+            continue
+        if isinstance(event, dict) and isinstance(event.get("event"), str):  # pyright: ignore[reportUnknownMemberType]
+            events.append(event)  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            unreadable += 1
+    return events, unreadable
+
+
+def archive(common_dir: str, name: str, why: str) -> str:
+    """Move a worker's record out of the way, whole; returns where it is now."""
+    folder = os.path.join(home(common_dir), "archive")
+    make_dir(folder)
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    place = os.path.join(folder, f"{name}-{stamp}-{why}-{new_id()[:6]}")
+    os.rename(worker_dir(common_dir, name), place)
+    return place
+
+
+# --- Locks ----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def lock(common_dir: str, name: str, *, wait: float, what: str) -> Generator[None, None, None]:
+    """Hold a lock of this repository; the kernel frees it when this process ends.
+
+    Raises SkillError `busy` (exit 11) when another process holds it for longer than `wait`
+    seconds; `what` names the thing in the message. The file stays: deleting it would let two
+    holders in.
+    """
+    folder = os.path.join(home(common_dir), "locks")
+    make_dir(folder)
+    path = os.path.join(folder, f"{name}.lock")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + wait
+        pause = 0.001
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() >= deadline:
+                    raise SkillError(
+                        "busy",
+                        f"another command is working on {what}",
+                        "wait for it to end, then run this again",
+                        exit_code=ExitCode.BUSY,
+                    ) from error
+                time.sleep(pause)
+                pause = min(0.02, pause * 2)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,27 @@
+# Runs one agent in its worktree and records how it ended. The lines above set: "$@", the agent's
+# argument list, and record, worktree, launch, keep.
+
+# The agent decides what a signal means to it; this shell outlives it to record its status.
+trap : HUP INT QUIT TERM
+
+record_exit() {
+    at=$(date -u +%Y-%m-%dT%H:%M:%S.%6NZ)
+    case $at in
+    *N*) at=$(date -u +%Y-%m-%dT%H:%M:%SZ) ;; # a date without %N
+    esac
+    printf '{"schema": 1, "event": "exited", "at": "%s", "job": null, "data": {"exit_code": %d, "launch": "%s"}}\n' \
+        "$at" "$1" "$launch" >>"$record/exits.jsonl"
+    exit "$1"
+}
+
+# The server's own environment may hold variables that the caller does not have.
+for name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p'); do
+    case " $keep " in
+    *" $name "*) ;;
+    *) unset "$name" ;;
+    esac
+done
+
+cd -- "$worktree" || record_exit 97
+"$@"
+record_exit $?

@@ -1,0 +1,333 @@
+"""Work on workers that are there: look, capture, send, stop, attach."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, NamedTuple
+
+from fanout import delivery, git, proctree, records, worktrees
+from fanout import workers as life
+from fanout.errors import ExitCode, SkillError, refused
+from fanout.output import plain_text
+from fanout.spawning import require_prompt, target_of, undelivered
+from fanout.tmux import Pane, Server
+from fanout.workers import State, Worker
+
+SEND_LOCK_WAIT = 120.0
+LEAVE_WAIT = 3.0
+TERM_WAIT = 3.0
+
+
+class View(NamedTuple):
+    """One worker as `status` shows it. `files` is None when its tree was not looked at."""
+
+    worker: Worker
+    state: State
+    head: str | None
+    ahead: int | None
+    files: worktrees.Status | None
+    job: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The row of `data.workers`."""
+        worker = self.worker
+        return {
+            "name": worker.name,
+            "state": self.state.word,
+            "detail": self.state.detail,
+            "exit_code": self.state.exit_code,
+            "branch": worker.branch,
+            "worktree": worker.worktree,
+            "base": worker.base,
+            "head": self.head,
+            "ahead": self.ahead,
+            "dirty": self.files.dirty if self.files else None,
+            "job": self.job,
+            "session": worker.session,
+            "pane": worker.pane,
+            "attach": worker.attach_command,
+        }
+
+
+def look(workers: list[Worker]) -> dict[str, tuple[dict[str, Pane] | None, dict[str, str]]]:
+    """The panes and screens of each worker's server, one look a server, by worker name.
+
+    The panes are None where a server gives no proper answer: unknown is not dead.
+    """
+    by_server: dict[Server, list[Worker]] = {}
+    for worker in workers:
+        by_server.setdefault(worker.server, []).append(worker)
+    found: dict[str, tuple[dict[str, Pane] | None, dict[str, str]]] = {}
+    for server, members in by_server.items():
+        try:
+            seen = server.look([w.pane for w in members if w.pane])
+        except SkillError as error:
+            if error.exit_code == ExitCode.MISSING:
+                raise
+            seen = (None, {})
+        for worker in members:
+            found[worker.name] = seen
+    return found
+
+
+def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> list[View]:
+    """The state of each worker, of its branch and, unless told otherwise, of its files."""
+    common = repo.common_dir
+    trees = read_trees(workers) if files else {}
+    seen = look(workers)
+    heads = git.branch_heads(common) if workers else {}
+    ahead = count_ahead(common, [(w.base, heads[w.branch_ref]) for w in workers if w.branch_ref in heads])
+    views: list[View] = []
+    for worker in workers:
+        state = life.state_of(common, worker, *seen[worker.name])
+        tree = trees.get(worker.name)
+        trouble = tree_trouble(worker)
+        if trouble:
+            state = state._replace(detail=f"{state.detail}; {trouble}".strip("; "))
+        head = heads.get(worker.branch_ref)
+        job = life.job_of(life.read_events(common, worker), state)
+        count = ahead.get((worker.base, head)) if head else None
+        views.append(View(worker, state, head, count, tree, job))
+    return views
+
+
+def tree_trouble(worker: Worker) -> str:
+    """What is wrong with a worker's tree as such, in words; empty when it is in its place."""
+    if not os.path.isdir(worker.worktree):
+        return "its worktree is not there"
+    admin = worktrees.admin_dir_of(worker.worktree)
+    if admin is None or os.path.realpath(admin) != worker.admin_dir:
+        if not os.path.isdir(worker.admin_dir):
+            return "the repository was moved; run `git worktree repair` in it"
+        return "its worktree is not the one that was made for it; `git worktree repair` may help"
+    return ""
+
+
+def read_trees(workers: list[Worker]) -> dict[str, worktrees.Status]:
+    """The changed files of each worker's tree, two trees at a time; unreadable ones are left out."""
+    from fanout.process import finish, start
+
+    found: dict[str, worktrees.Status] = {}
+    queue = [w for w in reversed(workers) if not tree_trouble(w)]
+    running: list[tuple[Worker, Any, list[str]]] = []
+    at_once = max(2, os.cpu_count() or 2)
+    while queue or running:
+        while queue and len(running) < at_once:
+            worker = queue.pop()
+            argv = ["git", *git.SAFE_CONFIG, *worktrees.status_arguments(ignored=False)]
+            environment = git.git_environment()
+            if needs_refresh(worker):
+                environment["GIT_OPTIONAL_LOCKS"] = "1"
+            running.append((worker, start(argv, cwd=worker.worktree, env=environment), argv))
+        worker, process, argv = running.pop(0)
+        done = finish(process, argv)
+        if done.code == 0:
+            found[worker.name] = worktrees.parse_status(done)
+    return found
+
+
+def needs_refresh(worker: Worker) -> bool:
+    """Whether the index is still the one of the check-out, and at least a second old.
+
+    Git re-hashes every file whose time is that of the index. One `status` that may write the index
+    ends this; all later ones take no lock, so that they never stand in an agent's way.
+    """
+    try:
+        index = os.stat(os.path.join(worker.admin_dir, "index")).st_mtime
+        head = os.stat(os.path.join(worker.admin_dir, "HEAD")).st_mtime
+    except OSError:
+        return False
+    return index - head < 2.0 and time.time() - index > 1.0
+
+
+def count_ahead(common_dir: str, pairs: list[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """How many commits each head has that its base has not; one process for all of one base."""
+    counts = {(base, head): 0 for base, head in pairs}
+    by_base: dict[str, list[str]] = {}
+    for base, head in counts:
+        if base != head:
+            by_base.setdefault(base, []).append(head)
+    for base, heads in by_base.items():
+        done = git.git(common_dir, "rev-list", "--parents", *heads, "--not", base)
+        if done.code != 0:
+            continue
+        parents = {words[0]: words[1:] for words in map(str.split, done.text.splitlines())}
+        for head in heads:
+            seen: set[str] = set()
+            queue = [head]
+            while queue:
+                commit = queue.pop()
+                if commit in parents and commit not in seen:
+                    seen.add(commit)
+                    queue += parents[commit]
+            counts[base, head] = len(seen)
+    return counts
+
+
+# --- capture --------------------------------------------------------------------------------
+
+
+def capture(repo: git.Repository, worker: Worker, lines: int, *, from_log: bool) -> str:
+    """The last lines that an agent printed, from its pane or from the log, safe to show."""
+    if from_log:
+        path = os.path.join(records.worker_dir(repo.common_dir, worker.name), "terminal.log")
+        try:
+            with open(path, "rb") as file:
+                file.seek(max(0, os.path.getsize(path) - lines * 4000))
+                text = file.read().decode("utf-8", "replace")
+        except FileNotFoundError:
+            text = ""
+        return last_lines(text.replace("\r", ""), lines)
+    panes = worker.server.panes()
+    if life.own_pane(worker, panes) is None:
+        raise refused(
+            "no-pane",
+            f"the tmux session of {worker.name!r} is no longer there",
+            "its output is kept: give --log",
+        )
+    # Wrapped lines are joined, so the wanted number may need more rows; ask again for all.
+    text = worker.server.capture(worker.pane, lines)
+    if len(last_lines(text, lines + 1).split("\n")) <= lines:
+        text = worker.server.capture(worker.pane, 1_000_000)
+    return last_lines(text, lines)
+
+
+def last_lines(text: str, lines: int) -> str:
+    """The last lines of a text; blank ones at the end do not count."""
+    rows = [row.rstrip() for row in plain_text(text).split("\n")]
+    while rows and not rows[-1]:
+        rows.pop()
+    return "\n".join(rows[-lines:])
+
+
+# --- send -----------------------------------------------------------------------------------
+
+
+def send(repo: git.Repository, worker_name: str, prompt: str) -> tuple[Worker, str]:
+    """Paste a follow-up prompt to a running agent; returns the worker and the evidence.
+
+    Raises SkillError: `not-running` and `input-not-empty` (exit 3), `agent-asks`,
+    `agent-not-ready` (exit 10), `delivery-unproved` (exit 1), `prompt-unfit` (exit 2), `busy`.
+    """
+    common = repo.common_dir
+    require_prompt(prompt)
+    delivery.require_pasteable(prompt)
+    life.load(common, worker_name)
+    with life.lock(common, worker_name, wait=SEND_LOCK_WAIT):
+        worker = life.load(common, worker_name)
+        panes, screens = look([worker])[worker.name]
+        state = life.state_of(common, worker, panes, screens)
+        screen = screens.get(worker.pane, "")
+        if state.word not in ("running", "starting", "waiting"):
+            raise not_running(worker, state)
+        if state.word == "waiting":
+            raise undelivered(worker, delivery.Outcome(False, "", state.detail, screen))
+        require_empty_input(common, worker, screen)
+        job = life.new_job(common, worker.name)
+        records.write_file(life.prompt_path(common, worker.name, job), prompt.encode())
+        target = target_of(repo, worker, worker.harness)
+        if state.word == "starting":
+            task = delivery.deliver(target, prompt, ready_timeout=worker.ready_timeout)
+        else:
+            task = delivery.submit(target, prompt)
+        life.write_card(worker, job)
+        outcome = delivery.drive(worker.server, {worker.pane: task}, None)[worker.pane]
+        if isinstance(outcome, SkillError):
+            raise outcome
+        facts = {"delivered": outcome.delivered, "mode": "paste", "evidence": outcome.evidence}
+        life.record_event(common, worker.name, "delivered", job=job, **facts)
+        if outcome.delivered:
+            return worker, outcome.evidence
+        if outcome.ended:
+            raise SkillError(
+                "agent-ended",
+                f"the agent of {worker.name!r} ended while the prompt was on its way",
+                "its screen ended with:\n" + delivery.screen_excerpt(outcome.screen),
+            )
+        error = undelivered(worker, outcome)
+        if error.code == "delivery-unproved":
+            error.exit_code = ExitCode.FAILED
+        raise error
+
+
+def not_running(worker: Worker, state: State) -> SkillError:
+    """Nothing can be typed: the agent is not there."""
+    code = f" ({state.exit_code})" if state.exit_code is not None else ""
+    return refused(
+        "not-running",
+        f"the agent of {worker.name!r} is {state.word}{code}: {state.detail or 'it takes no input'}",
+        "nothing was typed; see status, and spawn a new worker for more work",
+    )
+
+
+def require_empty_input(common_dir: str, worker: Worker, screen: str) -> None:
+    """Demand that the text of an earlier, unproved send does not stand in the input line.
+
+    The next text would be appended to it and both submitted as one.
+    """
+    folder = os.path.join(records.worker_dir(common_dir, worker.name), "prompts")
+    events, _ = records.read_events(os.path.join(os.path.dirname(folder), "events.jsonl"))
+    sent = [event for event in events if event["event"] == "delivered"]
+    if not sent or (sent[-1].get("data") or {}).get("delivered"):
+        return
+    path = life.prompt_path(common_dir, worker.name, str(sent[-1]["job"]))
+    try:
+        with open(path, encoding="utf-8") as file:
+            rows = [row.strip() for row in file.read().split("\n") if row.strip()]
+    except OSError:
+        return
+    tail = rows[-1][-60:] if rows else ""
+    if len(tail) >= 3 and tail in "".join(row.rstrip() for row in screen.split("\n")[-15:]):
+        raise refused(
+            "input-not-empty",
+            f"the text of an earlier send still stands on the screen of {worker.name!r}: {tail!r}",
+            "nothing was typed; submit or clear it there first: " + worker.attach_command,
+        )
+
+
+# --- stop -----------------------------------------------------------------------------------
+
+
+def stop(repo: git.Repository, worker_name: str) -> str:
+    """End a worker's agent with its whole process tree, checked; returns what was done.
+
+    The worktree, the branch, the record and the dead pane stay. Raises SkillError
+    `could-not-stop`, `state-unknown`.
+    """
+    common = repo.common_dir
+    with life.lock(common, worker_name, wait=30.0):
+        worker = life.load(common, worker_name)
+        panes, _ = look([worker])[worker.name]
+        if panes is None:
+            raise SkillError("state-unknown", "tmux gives no answer; nothing was ended", "run `doctor`")
+        pane = life.own_pane(worker, panes)
+        alive = life.processes_of(worker, panes)
+        if not alive:
+            return "not running"
+        life.record_event(common, worker.name, "stopped", launch=worker.launch)
+        if pane is not None and not pane.dead and worker.harness.leave_keys:
+            worker.server.press(worker.pane, *worker.harness.leave_keys)
+            await_end(worker, panes, LEAVE_WAIT)
+        # The launcher is spared at first: it ends by itself and records the agent's status.
+        launcher = pane.pid if pane is not None and not pane.dead else 0
+        roots = [launcher] if launcher else []
+        left = proctree.end_tree(roots, worker.mark, grace=TERM_WAIT, spare=frozenset({launcher}))
+        if not left and launcher:
+            await_end(worker, panes, 1.0)
+        left = proctree.end_tree(roots, worker.mark, grace=0.5)
+        if left:
+            listed = ", ".join(f"{p.pid} {p.command}" for p in left)
+            raise SkillError(
+                "could-not-stop",
+                f"processes of {worker.name!r} are still alive: {listed}",
+                "end them by hand, then run stop again; nothing was removed",
+            )
+        return "stopped"
+
+
+def await_end(worker: Worker, panes: dict[str, Pane], seconds: float) -> None:
+    """Wait for the agent's processes to end by themselves, at most so long."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and life.processes_of(worker, panes):
+        time.sleep(0.05)

@@ -1,0 +1,283 @@
+"""One tmux server of our own: sessions, panes by id, screens, and pasting."""
+
+from __future__ import annotations
+
+import binascii
+import os
+import re
+from typing import NamedTuple
+
+from fanout.errors import SkillError, missing, usage
+from fanout.process import Completed, clean_environment, run
+
+CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tmux.conf")
+# A client sends one command sequence in one message of at most 16 KiB.
+MESSAGE_LIMIT = 12_000
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+# Fields that cannot hold a tab come first; the title is free text and comes last.
+PANE_FIELDS = (
+    "#{pane_id}",
+    "#{@agent_worker}",
+    "#{session_name}",
+    "#{pane_pid}",
+    "#{pane_dead}",
+    "#{pane_dead_status}",
+    "#{pane_in_mode}",
+    "#{pid}",
+    "#{cursor_y}",
+    "#{pane_title}",
+)
+PANE_FORMAT = "\t".join(PANE_FIELDS)
+
+
+class Pane(NamedTuple):
+    """One pane. `mark` is the launch id that spawn put on it; `dead_status` is None while alive."""
+
+    pane: str
+    mark: str
+    session: str
+    pid: int
+    dead: bool
+    dead_status: int | None
+    in_mode: bool
+    server_pid: int
+    cursor_y: int
+    title: str
+
+
+class Server(NamedTuple):
+    """A tmux server, addressed by socket name or by the socket's path."""
+
+    address: tuple[str, str]
+
+    def run(
+        self, *commands: list[str], stdin: bytes | None = None, env: dict[str, str] | None = None
+    ) -> Completed:
+        """Run commands as one sequence in one client; the exit code is an answer."""
+        argv = ["tmux", *self.address, "-f", CONFIG]
+        for number, command in enumerate(commands):
+            argv += [";"] * (number > 0) + [argument(word) for word in command]
+        try:
+            return run(argv, stdin=stdin, env=env, timeout=30.0)
+        except SkillError as error:
+            if error.code == "process-timed-out":
+                raise SkillError("tmux-stuck", "tmux did not answer for 30 s") from error
+            raise
+
+    def require(
+        self, *commands: list[str], stdin: bytes | None = None, env: dict[str, str] | None = None
+    ) -> str:
+        """Run commands and demand success; returns what they printed."""
+        done = self.run(*commands, stdin=stdin, env=env)
+        if done.code != 0:
+            raise SkillError("tmux-failed", f"tmux {commands[0][0]} failed: {done.error_text}")
+        return done.text
+
+    def panes(self) -> dict[str, Pane]:
+        """All panes of the server by id; empty when no server runs.
+
+        Raises SkillError `tmux-failed` when the server does not answer properly: unknown is not
+        dead.
+        """
+        done = self.run(["list-panes", "-a", "-F", PANE_FORMAT])
+        if done.code != 0:
+            if no_server(done.error_text):
+                return {}
+            raise SkillError("tmux-failed", f"tmux list-panes failed: {done.error_text}")
+        return {pane.pane: pane for pane in map(parse_pane, lines_of(done.text))}
+
+    def look(self, wanted: list[str]) -> tuple[dict[str, Pane], dict[str, str]]:
+        """All panes, and the visible text of the wanted ones that exist, in one or two calls."""
+        mark = f"=={os.urandom(8).hex()}=="
+        listing = ["list-panes", "-a", "-F", PANE_FORMAT]
+        captures = [
+            command
+            for pane in wanted
+            for command in (["display-message", "-p", mark], ["capture-pane", "-p", "-t", pane])
+        ]
+        first = captures[: MESSAGE_LIMIT // 80 * 2]
+        done = self.run(listing, *first)
+        if done.code == 0 and len(first) == len(captures):
+            head, *texts = done.text.split(mark + "\n")
+            panes = {pane.pane: pane for pane in map(parse_pane, lines_of(head))}
+            return panes, dict(zip(wanted, texts, strict=True))
+        panes = self.panes()
+        present = [pane for pane in wanted if pane in panes]
+        screens: dict[str, str] = {}
+        for chunk in chunks(present, MESSAGE_LIMIT // 80):
+            done = self.run(
+                *(
+                    command
+                    for pane in chunk
+                    for command in (
+                        ["display-message", "-p", mark],
+                        ["capture-pane", "-p", "-t", pane],
+                    )
+                )
+            )
+            texts = done.text.split(mark + "\n")[1:]
+            # A pane that went away meanwhile ends the sequence there.
+            screens.update(zip(chunk, texts, strict=False))
+        return panes, screens
+
+    def paste(self, pane: str, text: bytes) -> None:
+        """Paste text into a pane, in bracketed paste where its program asked for that.
+
+        The text goes through stdin, so neither its length nor its content meets tmux's parser;
+        the buffer's name is unique, so that two senders do not meet.
+        """
+        buffer = f"agent-workers-{os.getpid()}-{os.urandom(6).hex()}"
+        self.require(
+            ["if-shell", "-F", "-t", pane, "#{pane_in_mode}", f"send-keys -t {pane} -X cancel"],
+            ["load-buffer", "-b", buffer, "-"],
+            ["paste-buffer", "-p", "-d", "-b", buffer, "-t", pane],
+            stdin=text,
+        )
+
+    def press(self, pane: str, *keys: str) -> None:
+        """Press keys by tmux's names (`Enter`, `C-c`), after leaving copy mode."""
+        self.require(
+            ["if-shell", "-F", "-t", pane, "#{pane_in_mode}", f"send-keys -t {pane} -X cancel"],
+            ["send-keys", "-t", pane, "--", *keys],
+        )
+
+    def capture(self, pane: str, lines: int) -> str:
+        """The last lines of a pane with its history, wrapped lines joined."""
+        return self.require(["capture-pane", "-p", "-J", "-t", pane, "-S", str(-lines)])
+
+    def end_sessions(self, sessions: list[str]) -> None:
+        """End sessions, each matched exactly; one that is gone already is fine."""
+        for _ in range(3):
+            present = {pane.session for pane in self.panes().values()}
+            wanted = [session for session in sessions if session in present]
+            if not wanted:
+                return
+            # A session that ends by itself meanwhile ends the sequence: look again.
+            for chunk in chunks(wanted, MESSAGE_LIMIT // 150):
+                self.run(*(["kill-session", "-t", f"={session}"] for session in chunk))
+        raise SkillError("tmux-failed", f"tmux keeps the sessions {', '.join(wanted)}")
+
+
+class Launch(NamedTuple):
+    """One session to start: `argv` runs as the pane's own process, without any shell."""
+
+    session: str
+    mark: str
+    argv: list[str]
+    log: str
+
+
+def launch_commands(launch: Launch, variables: list[str]) -> list[list[str]]:
+    """The commands that start one session in the middle of one sequence.
+
+    `update-environment` makes tmux take exactly these variables from the client that asks, so
+    values travel over the socket alone, never in an argument list or a file.
+    """
+    # Only a target that ends in a colon is taken as a session by every command.
+    target = f"={launch.session}:"
+    return [
+        ["set-option", "-g", "update-environment", " ".join(variables)],
+        ["set-option", "-g", "history-limit", "50000"],
+        [
+            *("new-session", "-d", "-x", "200", "-y", "50", "-s", launch.session),
+            *("-n", "agent", "-P", "-F", "#{pane_id}\t#{pane_pid}\t#{pid}\t#{socket_path}"),
+            *("--", *launch.argv),
+        ],
+        ["set-option", "-p", "-t", target, "@agent_worker", launch.mark],
+        ["set-option", "-w", "-t", target, "remain-on-exit", "on"],
+        ["set-option", "-t", target, "detach-on-destroy", "on"],
+        ["pipe-pane", "-t", target, log_command(launch.log)],
+    ]
+
+
+def log_command(path: str) -> str:
+    """The shell command that keeps a pane's output in a file of at most 64 MiB.
+
+    tmux expands `#` formats and strftime's `%` in it before the shell sees it.
+    """
+    quoted = "'" + path.replace("'", "'\\''") + "'"
+    quoted = quoted.replace("#", "##").replace("%", "%%")
+    return f"ulimit -c 0; ulimit -f 131072; exec cat >>{quoted}"
+
+
+def variable_names(env: dict[str, str]) -> list[str]:
+    """The variables of an environment that a shell can hold, sorted."""
+    return sorted(name for name in env if VARIABLE.fullmatch(name))
+
+
+def argument(word: str) -> str:
+    """A word as tmux takes it from an argument list: a trailing `;` would end the command."""
+    return word[:-1] + "\\;" if word.endswith(";") else word
+
+
+def parse_pane(line: str) -> Pane:
+    """Read one line in PANE_FORMAT."""
+    pane, mark, session, pid, dead, status, mode, server, cursor, title = line.split("\t", 9)
+    return Pane(
+        pane=pane,
+        mark=mark,
+        session=session,
+        pid=int(pid or 0),
+        dead=dead == "1",
+        dead_status=int(status) if status else None,
+        in_mode=mode not in ("", "0"),
+        server_pid=int(server),
+        cursor_y=int(cursor or 0),
+        title=title,
+    )
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of tmux's output; a title may hold what `str.splitlines` takes for a line end."""
+    return [line for line in text.split("\n") if line]
+
+
+def no_server(message: str) -> bool:
+    """Whether tmux says that no server listens on the socket."""
+    return "no server running" in message or (
+        "error connecting to" in message and "No such file or directory" in message
+    )
+
+
+def chunks(items: list[str], size: int) -> list[list[str]]:
+    """The items in runs of at most `size`."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def socket_for(common_dir: str) -> str:
+    """The socket name of a repository, so that equal names in two repositories never meet."""
+    return f"agent-workers-{binascii.crc32(os.fsencode(common_dir)):08x}"
+
+
+def require_socket_name(name: str) -> str:
+    """A name that `tmux -L` accepts. Raises SkillError `invalid-socket` (exit 2)."""
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is None:
+        raise usage(
+            "invalid-socket",
+            f"{name[:80]!r} is not a valid tmux socket name",
+            "use up to 100 letters, digits, '.', '_' and '-'",
+        )
+    folder = os.path.realpath(os.environ.get("TMUX_TMPDIR") or "/tmp")
+    path = os.path.join(folder, f"tmux-{os.getuid()}", name)
+    # sockaddr_un holds 108 bytes on Linux and 104 on macOS, the closing NUL included.
+    if len(os.fsencode(path)) > 103:
+        raise usage(
+            "invalid-socket",
+            f"the tmux socket {path!r} would be longer than a socket's path may be",
+            "give a shorter --tmux-socket NAME, or point TMUX_TMPDIR to a shorter folder",
+        )
+    return name
+
+
+def require_tmux() -> None:
+    """Demand that tmux is there (exit 4)."""
+    from shutil import which
+
+    if which("tmux") is None:
+        raise missing("program-missing", "tmux is not on PATH", "install tmux 3.0 or newer")
+
+
+def environment_with(extra: dict[str, str]) -> dict[str, str]:
+    """The environment that agents get: the caller's, cleaned, with additions."""
+    return {**clean_environment(), **extra}

@@ -1,0 +1,320 @@
+"""A worker: its record, and the state it is in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any, NamedTuple
+
+from fanout import harness as harnesses
+from fanout import proctree, records
+from fanout.errors import SkillError, usage
+from fanout.harness import Harness
+from fanout.tmux import Pane, Server
+
+RUNS = ".worker-runs"
+
+
+class Worker(NamedTuple):
+    """The record of one worker, as `worker.json` holds it.
+
+    `phase` is `spawning`, `live`, `removing` (set aside, still to be looked at) or `dropping`
+    (looked at, may be deleted). `launch` is the id of the newest start of its agent. `copied` maps
+    the files that spawn copied into the tree to their SHA-256; `made` lists what hooks and set-up
+    left there.
+    """
+
+    name: str
+    phase: str
+    launch: str
+    worktree: str
+    admin_dir: str
+    branch: str
+    base: str
+    integration_branch: str | None
+    socket: str
+    socket_path: str
+    session: str
+    pane: str
+    pane_pid: int
+    server_pid: int
+    boot_id: str
+    mapping: dict[str, Any]
+    executable: str
+    argv: list[str]
+    prompt_mode: str
+    session_id: str
+    owns: list[str]
+    copied: dict[str, str]
+    made: list[str]
+    ready_timeout: float
+    created_at: str
+
+    @property
+    def branch_ref(self) -> str:
+        """The full name of its branch."""
+        return "refs/heads/" + self.branch
+
+    @property
+    def mark(self) -> str:
+        """What stands in the environment of every process of its agent."""
+        return f"AGENT_WORKER_ID={self.launch}"
+
+    @property
+    def events_file(self) -> str:
+        """Where its agent reports."""
+        return os.path.join(self.worktree, RUNS, "events.jsonl")
+
+    @property
+    def server(self) -> Server:
+        """The tmux server that it was started on."""
+        return Server(("-S", self.socket_path) if self.socket_path else ("-L", self.socket))
+
+    @property
+    def harness(self) -> Harness:
+        """How to drive its agent, from the mapping that it was started with."""
+        return harnesses.parse_mapping(self.mapping, "the worker's record")
+
+    @property
+    def attach_command(self) -> str:
+        """The command with which a person can watch and take over."""
+        address = " ".join(map(quote, self.server.address))
+        return f"tmux {address} attach-session -t {quote('=' + self.session)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of `worker.json`."""
+        return self._asdict()
+
+
+def quote(word: str) -> str:
+    """A word for a POSIX shell; the only quoting function."""
+    from shlex import quote as shell_quote
+
+    return shell_quote(word)
+
+
+def record_file(common_dir: str, name: str) -> str:
+    """The path of a worker's record."""
+    return os.path.join(records.worker_dir(common_dir, name), "worker.json")
+
+
+def save(common_dir: str, worker: Worker) -> None:
+    """Write a worker's record."""
+    records.write_json(record_file(common_dir, worker.name), worker.to_json())
+
+
+def load(common_dir: str, name: str) -> Worker:
+    """Read a worker's record.
+
+    Raises SkillError: `unknown-worker` (exit 2), `record-damaged`.
+    """
+    records.require_name(name)
+    path = record_file(common_dir, name)
+    try:
+        value = records.read_json(path)
+    except FileNotFoundError:
+        raise unknown_worker(common_dir, name) from None
+    value.pop("schema")
+    try:
+        return Worker(**value)
+    except TypeError as error:
+        raise records.damaged(path, str(error).replace("Worker.__new__() ", "")) from error
+
+
+def lock(
+    common_dir: str, name: str, wait: float = 0.5
+) -> contextlib.AbstractContextManager[None]:
+    """Hold a worker against other commands. Raises SkillError `busy` (exit 11)."""
+    records.require_name(name)
+    return records.lock(
+        common_dir, f"worker-{name.casefold()}", wait=wait, what=f"the worker {name!r}"
+    )
+
+
+def unknown_worker(common_dir: str, name: str) -> SkillError:
+    """There is no worker of this name; the message lists those that there are."""
+    names = records.worker_names(common_dir)
+    known = ", ".join(names[:20]) or "there are none"
+    return usage("unknown-worker", f"there is no worker {name!r}", f"known workers: {known}")
+
+
+def load_all(common_dir: str, names: list[str]) -> tuple[list[Worker], list[SkillError]]:
+    """The named workers, or all of them, and the records that cannot be read."""
+    workers: list[Worker] = []
+    errors: list[SkillError] = []
+    for name in names or records.worker_names(common_dir):
+        try:
+            workers.append(load(common_dir, name))
+        except SkillError as error:
+            if error.code == "unknown-worker" and names:
+                raise
+            errors.append(error)
+    return workers, errors
+
+
+# --- Events and jobs -----------------------------------------------------------------------
+
+
+def record_event(common_dir: str, name: str, kind: str, *, job: str | None = None, **data: Any) -> None:
+    """Append one event to the coordinator's log of a worker."""
+    path = os.path.join(records.worker_dir(common_dir, name), "events.jsonl")
+    records.append_event(path, kind, job=job, data=data)
+
+
+def read_events(common_dir: str, worker: Worker) -> list[records.Event]:
+    """All events of a worker by time, numbered anew: the coordinator's, the launcher's, the agent's."""
+    folder = records.worker_dir(common_dir, worker.name)
+    files = (
+        os.path.join(folder, "events.jsonl"),
+        os.path.join(folder, "exits.jsonl"),
+        worker.events_file,
+    )
+    merged = [event for path in files for event in records.read_events(path)[0]]
+    merged.sort(key=lambda event: str(event.get("at", "")))
+    return [
+        {"seq": number, "at": e.get("at"), "event": e["event"], "worker": worker.name,
+         "job": e.get("job"), "data": e.get("data") or {}}
+        for number, e in enumerate(merged, 1)
+    ]  # fmt: skip
+
+
+def exit_record(common_dir: str, worker: Worker) -> int | None:
+    """The exit status that the launcher recorded for the newest start, or None."""
+    path = os.path.join(records.worker_dir(common_dir, worker.name), "exits.jsonl")
+    for event in reversed(records.read_events(path)[0]):
+        data = event.get("data") or {}
+        if data.get("launch") == worker.launch:
+            return int(data["exit_code"])
+    return None
+
+
+def new_job(common_dir: str, name: str) -> str:
+    """The id of the next job of a worker: the number of its prompt."""
+    folder = os.path.join(records.worker_dir(common_dir, name), "prompts")
+    records.make_dir(folder)
+    return f"{len(os.listdir(folder)) + 1:04d}"
+
+
+def prompt_path(common_dir: str, name: str, job: str) -> str:
+    """Where the prompt of a job is kept."""
+    return os.path.join(records.worker_dir(common_dir, name), "prompts", f"{job}.md")
+
+
+def write_card(worker: Worker, job: str) -> None:
+    """Leave in the worktree which worker and job it belongs to, for the agent's reports."""
+    folder = os.path.join(worker.worktree, RUNS)
+    records.make_dir(folder)
+    records.write_json(os.path.join(folder, "worker.json"), {"worker": worker.name, "job": job})
+
+
+# --- State ----------------------------------------------------------------------------------
+
+
+class State(NamedTuple):
+    """`starting running waiting stopped exited gone unknown`; `detail` says what it waits for or why."""
+
+    word: str
+    exit_code: int | None = None
+    detail: str = ""
+
+
+def own_pane(worker: Worker, panes: dict[str, Pane]) -> Pane | None:
+    """The worker's pane: its id and the mark of its newest start must both match."""
+    pane = panes.get(worker.pane)
+    return pane if pane is not None and pane.mark == worker.launch else None
+
+
+def state_of(
+    common_dir: str, worker: Worker, panes: dict[str, Pane] | None, screens: dict[str, str]
+) -> State:
+    """The state of a worker. `panes` is None when the server's answer could not be read."""
+    if worker.phase == "spawning":
+        return State("unknown", detail="its spawn did not finish; run it again to take it back")
+    code = exit_record(common_dir, worker)
+    if code is not None:
+        return State("stopped" if was_stopped(common_dir, worker) else "exited", code)
+    if panes is None:
+        return State("unknown", detail="tmux gives no answer")
+    pane = own_pane(worker, panes)
+    if pane is None or pane.dead:
+        if was_stopped(common_dir, worker):
+            return State("stopped", pane.dead_status if pane else None)
+        if pane is not None:
+            return State("exited", pane.dead_status, "its launcher was killed")
+        return State("gone", detail="its tmux session is no longer there")
+    text = screens.get(worker.pane, "")
+    dialog = harnesses.dialog_on_screen(worker.harness, text, pane.title)
+    if dialog is not None:
+        return State("waiting", detail=dialog)
+    if is_starting(common_dir, worker):
+        return State("starting")
+    return State("running")
+
+
+def is_starting(common_dir: str, worker: Worker) -> bool:
+    """Whether the agent has neither printed nor reported anything since it was started lately."""
+    folder = records.worker_dir(common_dir, worker.name)
+    for path in (os.path.join(folder, "terminal.log"), worker.events_file):
+        try:
+            if os.stat(path).st_size > 0:
+                return False
+        except OSError:
+            continue
+    try:
+        age = time.time() - os.stat(os.path.join(folder, "launch.sh")).st_mtime
+    except OSError:
+        return False
+    return age < worker.ready_timeout
+
+
+def was_stopped(common_dir: str, worker: Worker) -> bool:
+    """Whether `stop` ended the newest start of this worker."""
+    path = os.path.join(records.worker_dir(common_dir, worker.name), "events.jsonl")
+    for event in reversed(records.read_events(path)[0]):
+        if event["event"] == "stopped":
+            return (event.get("data") or {}).get("launch") == worker.launch
+    return False
+
+
+def job_of(events: list[records.Event], state: State) -> dict[str, Any]:
+    """The newest job: `{id, state, last_event}`; its state follows from events and the process."""
+    jobs = [e["job"] for e in events if e["event"] in ("spawned", "delivered") and e["job"]]
+    job = jobs[-1] if jobs else None
+    mine = [e for e in events if e["job"] == job or e["event"] in ("exited", "stopped")]
+    word = "open"
+    for event in mine:
+        if event["event"] in ("completed", "error", "stopped") and word == "open":
+            word = {"completed": "completed", "error": "failed", "stopped": "cancelled"}[event["event"]]
+    if word == "open" and state.word in ("exited", "gone"):
+        word = "failed" if state.exit_code != 0 else "open"
+    last = events[-1]["event"] if events else None
+    return {"id": job, "state": word, "last_event": last}
+
+
+def processes_of(worker: Worker, panes: dict[str, Pane]) -> list[proctree.Process]:
+    """All living processes of a worker's agent, those in sessions of their own included."""
+    pane = own_pane(worker, panes)
+    roots = [pane.pid] if pane is not None and not pane.dead else []
+    return proctree.tree(roots, worker.mark)
+
+
+def launch_script(
+    worker: Worker, *, record: str, keep: list[str], variables: dict[str, str]
+) -> bytes:
+    """The launcher of one start: what differs, as quoted words, then the fixed text."""
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "runtimes", "launch.sh")
+    with open(source, encoding="utf-8") as file:
+        fixed = file.read()
+    lines = [f"# Starts the agent of worker {worker.name}."]
+    lines += [f"export {name}={quote(value)}" for name, value in variables.items()]
+    lines += [
+        f"record={quote(record)}",
+        f"worktree={quote(worker.worktree)}",
+        f"launch={quote(worker.launch)}",
+        f"keep={quote(' '.join(keep))}",
+        "set -- " + " ".join(map(quote, worker.argv)),
+    ]
+    return os.fsencode("\n".join(lines) + "\n" + fixed)
+
+
