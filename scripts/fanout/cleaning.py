@@ -21,9 +21,22 @@ from fanout.worktrees import Stake
 
 # What --discard cannot save, so it does not overrule it.
 ALWAYS = frozenset(
-    "busy running live-process state-unknown record-damaged spawn-unfinished worktree-replaced "
-    "worktree-moved worktree-locked repository-moved index-locked submodule-commits "
-    "rescue-failed unreadable".split()
+    [
+        "busy",
+        "running",
+        "live-process",
+        "state-unknown",
+        "record-damaged",
+        "spawn-unfinished",
+        "worktree-replaced",
+        "worktree-moved",
+        "worktree-locked",
+        "repository-moved",
+        "index-locked",
+        "submodule-commits",
+        "rescue-failed",
+        "unreadable",
+    ]
 )
 
 
@@ -105,8 +118,10 @@ def clean(repo: git.Repository, names: list[str], choice: Choice) -> list[Result
 def examine(
     repo: git.Repository, workers: list[Worker], choice: Choice
 ) -> tuple[list[Case], list[Result]]:
-    """Divide workers into those that may go and those that may not, changing nothing but this:
-    a tree that a killed clean-up had set aside is put back first."""
+    """Divide workers into those that may go and those that may not.
+
+    Changes nothing but this: a tree that a killed clean-up had set aside is put back first.
+    """
     seen = steering.look(workers)
     heads = git.branch_heads(repo.common_dir) if workers else {}
     working = proctree.working_directories()
@@ -141,9 +156,15 @@ def examine_one(
     tip = heads.get(worker.branch_ref)
     merged, reasons = integration_reasons(common, worker, tip, heads, choice)
     if worker.phase == "spawning":
-        reasons.append(Stake("spawn-unfinished", [f"run spawn {worker.name} again to take it back"]))
+        reasons.append(
+            Stake("spawn-unfinished", [f"run spawn {worker.name} again to take it back"])
+        )
     aside = worktrees.aside_path(worker.worktree)
-    if worker.phase == "removing" and os.path.lexists(aside) and not os.path.lexists(worker.worktree):
+    if (
+        worker.phase == "removing"
+        and os.path.lexists(aside)
+        and not os.path.lexists(worker.worktree)
+    ):
         os.rename(aside, worker.worktree)
     root = aside if worker.phase == "dropping" else worker.worktree
     gone = not os.path.lexists(root)
@@ -152,7 +173,7 @@ def examine_one(
         # It was looked at twice before the last call was interrupted.
         return case, []
     if gone:
-        return case, reasons + gone_reasons(common, worker)
+        return case, reasons + gone_reasons(worker)
     reasons += place_reasons(worker)
     if any(reason.code in ALWAYS for reason in reasons):
         return case, reasons
@@ -176,9 +197,21 @@ def integration_reasons(
     target = heads.get(worker.integration_branch or "")
     if target is not None and git.is_ancestor(common_dir, tip, target):
         return True, []
-    done = git.require_git(common_dir, "rev-list", "-n", "100", "--format=%h %s", "--no-commit-header", tip, "--not", worker.base)
+    done = git.require_git(
+        common_dir,
+        "rev-list",
+        "-n",
+        "100",
+        "--format=%h %s",
+        "--no-commit-header",
+        tip,
+        "--not",
+        worker.base,
+    )
     into = worker.integration_branch or "no recorded integration branch"
-    return False, [Stake("unmerged-commits", [f"{line} (not in {into})" for line in done.text.splitlines()])]
+    return False, [
+        Stake("unmerged-commits", [f"{line} (not in {into})" for line in done.text.splitlines()])
+    ]
 
 
 def place_reasons(worker: Worker) -> list[Stake]:
@@ -193,19 +226,23 @@ def place_reasons(worker: Worker) -> list[Stake]:
     if os.path.realpath(admin) != worker.admin_dir:
         moved = not os.path.lexists(worker.admin_dir) or not os.path.lexists(admin)
         code = "repository-moved" if moved else "worktree-replaced"
-        return [Stake(code, [worker.worktree, admin, "run `git worktree repair` in the repository"])]
+        return [
+            Stake(code, [worker.worktree, admin, "run `git worktree repair` in the repository"])
+        ]
     path = worktrees.registered_path(worker.admin_dir)
     if path is None or os.path.realpath(path) != worker.worktree:
         return [Stake("worktree-moved", [worker.worktree, path or ""])]
     return []
 
 
-def gone_reasons(common_dir: str, worker: Worker) -> list[Stake]:
+def gone_reasons(worker: Worker) -> list[Stake]:
     """Why a worker whose folder is missing may not be forgotten: it may only be elsewhere."""
     if os.path.lexists(os.path.join(worker.admin_dir, "locked")):
         return [Stake("worktree-locked", [f"{worker.worktree} (directory missing)"])]
     if not os.path.isdir(os.path.dirname(worker.worktree)):
-        return [Stake("worktree-moved", [f"{os.path.dirname(worker.worktree)} is not there either"])]
+        return [
+            Stake("worktree-moved", [f"{os.path.dirname(worker.worktree)} is not there either"])
+        ]
     path = worktrees.registered_path(worker.admin_dir)
     if path is not None and path != worker.worktree and os.path.lexists(path):
         return [Stake("worktree-moved", [worker.worktree, path])]
@@ -301,8 +338,14 @@ def remove_one(
     if case.gone:
         left = proctree.end_tree(live_roots(case), worker.mark, grace=3.0)
         if left:
-            raise SkillError("running", f"processes do not end: {', '.join(str(p.pid) for p in left)}")
-        notes.append("its folder was gone; the branch was kept" if not choice.branch_delete else "its folder was gone")
+            raise SkillError(
+                "running", f"processes do not end: {', '.join(str(p.pid) for p in left)}"
+            )
+        notes.append(
+            "its folder was gone; the branch was kept"
+            if not choice.branch_delete
+            else "its folder was gone"
+        )
     kept = keep_loose_commits(repo, worker, choice)
     if kept:
         notes.append(f"commits that only the reflog held are kept under {kept}")
@@ -316,7 +359,9 @@ def remove_one(
             deleted = True
         elif why is not None:
             notes.append(f"the branch {worker.branch!r} was kept: {why}")
-    worker.server.end_sessions([pane.session for pane in [life.own_pane(worker, case.panes)] if pane])
+    worker.server.end_sessions(
+        [pane.session for pane in [life.own_pane(worker, case.panes)] if pane]
+    )
     life.record_event(common, worker.name, "cleaned", branch_deleted=deleted, rescue=saved)
     records.archive(common, worker.name, "cleaned")
     return Result(worker.name, True, [], deleted, saved, tuple(notes))
@@ -378,8 +423,13 @@ def drop(common_dir: str, case: Case) -> None:
         # The tree may have been moved out of sight: its entry is kept with the record.
         admin = worker.admin_dir if os.path.isdir(worker.admin_dir) else ""
         admin = admin or find_admin_dir(common_dir, worker.worktree)
-        if admin and worktrees.registered_path(admin) in (worker.worktree, worktrees.aside_path(worker.worktree)):
-            os.rename(admin, os.path.join(records.worker_dir(common_dir, worker.name), "git-worktree"))
+        if admin and worktrees.registered_path(admin) in (
+            worker.worktree,
+            worktrees.aside_path(worker.worktree),
+        ):
+            os.rename(
+                admin, os.path.join(records.worker_dir(common_dir, worker.name), "git-worktree")
+            )
         return
     worktrees.drop_admin_dir(common_dir, worker.admin_dir, worker.worktree)
     worktrees.remove_tree(case.root)

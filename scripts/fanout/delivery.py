@@ -227,7 +227,9 @@ def takes_bracketed_paste(log: str) -> bool:
             while end > 0:
                 start = max(0, end - 1_000_000)
                 file.seek(start)
-                for found in reversed(list(PRIVATE_MODE.finditer(file.read(end - start + overlap)))):
+                for found in reversed(
+                    list(PRIVATE_MODE.finditer(file.read(end - start + overlap)))
+                ):
                     if b"2004" in found.group(1).split(b";"):
                         return found.group(2) == b"h"
                 end = start
@@ -237,7 +239,7 @@ def takes_bracketed_paste(log: str) -> bool:
 
 
 def pasteable(prompt: str, log: str) -> str:
-    """The text to paste. Raises SkillError `prompt-unfit` (exit 2) when it would not arrive whole."""
+    """The text to paste, if it can arrive whole. Raises SkillError `prompt-unfit` (exit 2)."""
     require_pasteable(prompt)
     if takes_bracketed_paste(log):
         return prompt
@@ -253,7 +255,7 @@ def pasteable(prompt: str, log: str) -> str:
 
 
 def require_pasteable(prompt: str) -> None:
-    """Demand a prompt that a terminal can take as text. Raises SkillError `prompt-unfit` (exit 2)."""
+    """Demand text that a terminal can take. Raises SkillError `prompt-unfit` (exit 2)."""
     for number, character in enumerate(prompt):
         point = ord(character)
         if (point < 32 and character not in "\n\t") or 127 <= point < 160:

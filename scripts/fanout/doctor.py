@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import sys
@@ -29,14 +28,18 @@ class Check(NamedTuple):
         return self._asdict()
 
 
-def examine(directory: str, mapping_file: str | None, agent_cli: str | None, socket: str) -> list[Check]:
+def examine(
+    directory: str, mapping_file: str | None, agent_cli: str | None, socket: str
+) -> list[Check]:
     """Look at each program, the harness, the repository and the tmux socket."""
     checks = [check_program(name) for name in MINIMUM]
     checks.append(Check("python", True, f"{platform.python_version()} ({sys.executable})", ""))
     checks.append(check_harness(mapping_file, agent_cli))
     try:
         repo = git.open_repository(directory)
-        checks.append(Check("repository", True, f"{repo.top} on {repo.branch or 'a detached commit'}", ""))
+        checks.append(
+            Check("repository", True, f"{repo.top} on {repo.branch or 'a detached commit'}", "")
+        )
         socket = socket or tmux.socket_for(repo.common_dir)
     except SkillError as error:
         checks.append(Check("repository", False, error.message, error.hint))
@@ -67,7 +70,9 @@ def check_harness(mapping_file: str | None, agent_cli: str | None) -> Check:
     """Whether the agent program that the options name is there. It is not run."""
     try:
         mapping = harness.load_harness(mapping_file, agent_cli)
-        return Check("harness", True, f"{mapping.name}: {harness.require_executable(mapping.executable)}", "")
+        return Check(
+            "harness", True, f"{mapping.name}: {harness.require_executable(mapping.executable)}", ""
+        )
     except SkillError as error:
         if error.exit_code == ExitCode.USAGE:
             raise

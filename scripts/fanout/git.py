@@ -37,17 +37,19 @@ def git_environment() -> dict[str, str]:
     return {**clean_environment(), "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
 
 
-def git(cwd: str, *arguments: str, stdin: bytes | None = None, **environment: str) -> Completed:
-    """Run git in a directory; the exit code is an answer. Keywords add environment variables."""
+def git(
+    cwd: str, *arguments: str, stdin: bytes | None = None, env: dict[str, str] | None = None
+) -> Completed:
+    """Run git in a directory; the exit code is an answer. `env` adds to the environment."""
     argv = ["git", *SAFE_CONFIG, *arguments]
-    return run(argv, cwd=cwd, env={**git_environment(), **environment}, stdin=stdin)
+    return run(argv, cwd=cwd, env={**git_environment(), **(env or {})}, stdin=stdin)
 
 
 def require_git(
-    cwd: str, *arguments: str, stdin: bytes | None = None, **environment: str
+    cwd: str, *arguments: str, stdin: bytes | None = None, env: dict[str, str] | None = None
 ) -> Completed:
     """Run git and demand success. Raises SkillError `git-failed` with git's own words."""
-    done = git(cwd, *arguments, stdin=stdin, **environment)
+    done = git(cwd, *arguments, stdin=stdin, env=env)
     if done.code != 0:
         command = next((word for word in arguments if not word.startswith("-")), "git")
         raise SkillError("git-failed", f"git {command} failed: {done.error_text or done.code}")

@@ -35,30 +35,63 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "session": ("id_source", "new_args", "resume_args"),
 }
 TOP_LEVEL = frozenset(
-    "name display_name executable version interactive noninteractive session approval sandbox "
-    "model network auth environment parallel logs cleanup skills notes".split()
+    [
+        "name",
+        "display_name",
+        "executable",
+        "version",
+        "interactive",
+        "noninteractive",
+        "session",
+        "approval",
+        "sandbox",
+        "model",
+        "network",
+        "auth",
+        "environment",
+        "parallel",
+        "logs",
+        "cleanup",
+        "skills",
+        "notes",
+    ]
 )
 
 # What a program asks before it takes a task, in the words that agent CLIs use. A mapping's own
 # `waiting` patterns come first; these catch a dialog that its author did not meet.
 COMMON_DIALOGS = (
-    ("trust dialog", r"(?i)\bdo you trust\b|\btrust (?:this|the) (?:folder|files|directory|workspace)"),
-    ("login dialog", r"(?i)\b(?:please )?(?:log|sign) ?in (?:to|with) |\b(?:enter|paste) your api key"),
-    ("permission dialog", r"(?i)\ballow (?:this|command|once)\b|\bwould you like to run\b|\bdo you want to (?:proceed|create|run|allow)\b"),
+    (
+        "trust dialog",
+        r"(?i)\bdo you trust\b|\btrust (?:this|the) (?:folder|files|directory|workspace)",
+    ),
+    (
+        "login dialog",
+        r"(?i)\b(?:please )?(?:log|sign) ?in (?:to|with) |\b(?:enter|paste) your api key",
+    ),
+    (
+        "permission dialog",
+        r"(?i)\ballow (?:this|command|once)\b|\bwould you like to run\b"
+        r"|\bdo you want to (?:proceed|create|run|allow)\b",
+    ),
     ("yes/no question", r"(?i)[\[(](?:y/n|yes/no)[\])]\W*$"),
 )
 
 
 class Rules(NamedTuple):
-    """Patterns for one look of the screen. Each is a regular expression, searched in the visible
-    text; with the prefix `title:` in the pane's title."""
+    """Patterns for one look of the screen.
+
+    Each is a regular expression, searched in the visible text; with the prefix `title:`, in the
+    pane's title.
+    """
 
     patterns: tuple[str, ...]
 
     def match(self, text: str, title: str) -> str | None:
         """What matched, or None."""
         for pattern in self.patterns:
-            where, expression = (title, pattern[6:]) if pattern.startswith("title:") else (text, pattern)
+            where, expression = (
+                (title, pattern[6:]) if pattern.startswith("title:") else (text, pattern)
+            )
             found = re.search(expression, where, re.MULTILINE)
             if found is not None:
                 return found.group().strip() or pattern
@@ -124,7 +157,9 @@ def read_mapping(path: str) -> Harness:
     try:
         value = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise usage("invalid-mapping", f"the mapping {path!r} is not valid JSON: {error}") from error
+        raise usage(
+            "invalid-mapping", f"the mapping {path!r} is not valid JSON: {error}"
+        ) from error
     return parse_mapping(value, path)
 
 
@@ -147,7 +182,9 @@ def parse_mapping(value: Any, source: str) -> Harness:
         if found is None:
             return ()
         words: list[Any] = [found] if isinstance(found, str) else found
-        if not isinstance(words, list) or not all(isinstance(w, str) and "\0" not in w for w in words):
+        if not isinstance(words, list) or not all(
+            isinstance(w, str) and "\0" not in w for w in words
+        ):
             raise wrong(where + key, "a string or a list of strings")
         return tuple(words)
 
@@ -157,7 +194,9 @@ def parse_mapping(value: Any, source: str) -> Harness:
             try:
                 re.compile(pattern.removeprefix("title:"))
             except re.error as error:
-                raise wrong(f"interactive.{key}", f"regular expressions; {pattern!r}: {error}") from error
+                raise wrong(
+                    f"interactive.{key}", f"regular expressions; {pattern!r}: {error}"
+                ) from error
             if len(pattern) > PATTERN_LIMIT:
                 raise wrong(f"interactive.{key}", f"patterns of at most {PATTERN_LIMIT} characters")
         return Rules(patterns)
@@ -216,7 +255,9 @@ def dialog_on_screen(harness: Harness, text: str, title: str) -> str | None:
 
 def common_dialog(text: str) -> str | None:
     """The name of a dialog that many agent CLIs show, or None."""
-    return next((name for name, rule in COMMON_DIALOGS if re.search(rule, text, re.MULTILINE)), None)
+    return next(
+        (name for name, rule in COMMON_DIALOGS if re.search(rule, text, re.MULTILINE)), None
+    )
 
 
 def require_executable(executable: str) -> str:
@@ -277,7 +318,7 @@ def require_argument(prompt: str, prompt_arg: str) -> str:
         raise usage(
             "prompt-unfit",
             "the prompt begins with '-' and would be read as an option",
-            "use --prompt-arg -- or --prompt-arg=--FLAG= if the agent knows them, or another --prompt-mode",
+            "use --prompt-arg -- or --FLAG= if the agent knows them, or another --prompt-mode",
         )
     return prompt
 

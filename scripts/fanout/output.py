@@ -12,7 +12,8 @@ from fanout.errors import ExitCode, SkillError
 
 # CSI, OSC (ended by BEL or ST), other string controls, and two-byte escapes.
 ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[PX^_][^\x1b]*\x1b\\|\x1b[ -/]*[0-~]"
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
+    r"|\x1b[PX^_][^\x1b]*\x1b\\|\x1b[ -/]*[0-~]"
 )
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -29,7 +30,7 @@ class Answer(NamedTuple):
 
 
 def next_action(action: str, command: str | None, why: str) -> dict[str, Any]:
-    """One row of `next_actions`; `command` is one pasteable line, or None where words are needed."""
+    """One row of `next_actions`; `command` is one line to paste, None where words are needed."""
     return {"action": action, "command": command, "why": why}
 
 
@@ -40,7 +41,9 @@ def plain_text(text: str) -> str:
 
 def shorten(text: str, limit: int) -> str:
     """The text, or its first `limit` characters and a mark that says how many were left out."""
-    return text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit} more characters)"
+    return (
+        text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit} more characters)"
+    )
 
 
 def print_answer(answer: Answer, as_json: bool) -> None:

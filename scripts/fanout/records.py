@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fanout.errors import ExitCode, SkillError, usage
 
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 SCHEMA = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
-Event = dict[str, Any]
+
+class Event(NamedTuple):
+    """One line of an event log. `at` is RFC 3339 in UTC, `job` the id of its prompt."""
+
+    event: str
+    at: str
+    job: str | None
+    data: dict[str, Any]
 
 
 def require_name(name: str) -> str:
@@ -38,7 +45,9 @@ def require_name(name: str) -> str:
 def now() -> str:
     """The time as RFC 3339 in UTC with microseconds."""
     moment = time.time()
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment)) + f".{int(moment % 1 * 1e6):06d}Z"
+    return (
+        time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment)) + f".{int(moment % 1 * 1e6):06d}Z"
+    )
 
 
 def new_id() -> str:
@@ -106,15 +115,16 @@ def read_json(path: str) -> dict[str, Any]:
     with open(path, "rb") as file:
         content = file.read()
     try:
-        value = json.loads(content)
-    except ValueError as error:
+        value: Any = json.loads(content)
+    except (ValueError, RecursionError) as error:
         offset = getattr(error, "pos", 0)
         raise damaged(path, f"not valid JSON at byte {offset}") from error
     if not isinstance(value, dict):
         raise damaged(path, "not a JSON object")
-    if value.get("schema") != SCHEMA:  # pyright: ignore[reportUnknownMemberType]
+    fields = cast("dict[str, Any]", value)
+    if fields.get("schema") != SCHEMA:
         raise damaged(path, f"schema is not {SCHEMA}")
-    return value  # pyright: ignore[reportUnknownVariableType]
+    return fields
 
 
 def damaged(path: str, why: str) -> SkillError:
@@ -153,16 +163,28 @@ def read_events(path: str) -> tuple[list[Event], int]:
     events: list[Event] = []
     unreadable = 0
     for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            unreadable += 1 if line.strip() else 0
-            continue
-        if isinstance(event, dict) and isinstance(event.get("event"), str):  # pyright: ignore[reportUnknownMemberType]
-            events.append(event)  # pyright: ignore[reportUnknownArgumentType]
-        else:
+        event = parse_event(line)
+        if event is not None:
+            events.append(event)
+        elif line.strip():
             unreadable += 1
     return events, unreadable
+
+
+def parse_event(line: bytes) -> Event | None:
+    """An event from one line; None for a torn or foreign one. Agents may write these files."""
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    fields = cast("dict[str, Any]", value)
+    kind, at, job, data = (fields.get(key) for key in ("event", "at", "job", "data"))
+    if not isinstance(kind, str) or not isinstance(at, str):
+        return None
+    facts = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    return Event(kind, at, job if isinstance(job, str) else None, facts)
 
 
 def archive(common_dir: str, name: str, why: str) -> str:

@@ -43,7 +43,9 @@ def report(kind: str, message: str, data: str, directory: str) -> dict[str, Any]
     Raises SkillError: `invalid-event` (exit 2), `not-a-worker` (exit 4).
     """
     if kind not in KINDS:
-        raise usage("invalid-event", f"{kind[:80]!r} is not an event", f"use one of {', '.join(KINDS)}")
+        raise usage(
+            "invalid-event", f"{kind[:80]!r} is not an event", f"use one of {', '.join(KINDS)}"
+        )
     if len(message) > MESSAGE_LIMIT or len(data) > MESSAGE_LIMIT:
         raise usage("invalid-event", f"message and data may have {MESSAGE_LIMIT} characters each")
     try:
@@ -51,7 +53,9 @@ def report(kind: str, message: str, data: str, directory: str) -> dict[str, Any]
     except ValueError as error:
         raise usage("invalid-event", f"--data is not valid JSON: {error}") from error
     if not isinstance(extra, dict):
-        raise usage("invalid-event", "--data is not a JSON object", "give an object such as {\"tests\": 12}")
+        raise usage(
+            "invalid-event", "--data is not a JSON object", 'give an object such as {"tests": 12}'
+        )
     worktree = find_worktree(directory)
     card = records.read_json(os.path.join(worktree, RUNS, "worker.json"))
     job = str(card.get("job") or "") or None

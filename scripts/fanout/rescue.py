@@ -25,7 +25,7 @@ def new_ref(kind: str, name: str) -> str:
 
 
 def save_tree(common_dir: str, root: str, name: str, commits: list[str]) -> tuple[str, list[str]]:
-    """Save all files of a tree, its index and the given commits; returns the ref and what is left out.
+    """Save all files of a tree, its index and some commits; returns the ref and what is left out.
 
     Files are stored as they are, without filters or line-end conversion, tracked or not, ignored
     or not; only caches stay out and are returned. Raises SkillError `rescue-failed` when anything
@@ -35,23 +35,25 @@ def save_tree(common_dir: str, root: str, name: str, commits: list[str]) -> tupl
     if nested:
         raise SkillError(
             "rescue-failed",
-            f"{', '.join(nested[:5])} in {root!r} is a repository of its own and cannot be saved as files",
+            f"{', '.join(nested[:5])} in {root!r} is a repository of its own, not files to save",
             "move it away, or push what it holds, then run the same command again",
         )
     files, left_out = files_to_save(root)
     scratch = os.path.join(records.home(common_dir), f"rescue-{records.new_id()}.index")
     try:
         tree = write_tree(root, files, scratch)
-        index = save_index(root, scratch)
+        index = save_index(root)
     finally:
         worktrees.remove_file(scratch)
-    parents = list(dict.fromkeys([*commits, *([index] if index else [])]))
+    parents = [*dict.fromkeys(commits), *([index] if index else [])]
     message = f"Files of the worker {name} before its removal"
     commit = commit_tree(common_dir, tree, parents, message)
     ref = new_ref("rescue", name)
     git.require_git(common_dir, "update-ref", "--create-reflog", ref, commit, "")
     if git.ref_commit(common_dir, ref) != commit:
-        raise SkillError("rescue-failed", f"{ref} does not hold what was saved; nothing was removed")
+        raise SkillError(
+            "rescue-failed", f"{ref} does not hold what was saved; nothing was removed"
+        )
     return ref, left_out
 
 
@@ -95,7 +97,9 @@ def write_tree(root: str, files: list[str], scratch: str) -> str:
             blob = git.require_git(root, "hash-object", "-w", "--stdin", stdin=target).text.strip()
             lines.append(f"120000 {blob} 0\t".encode() + os.fsencode(path))
         elif stat.S_ISREG(mode) and "\n" in path:
-            blob = git.require_git(root, "hash-object", "-w", "--no-filters", "--", path).text.strip()
+            blob = git.require_git(
+                root, "hash-object", "-w", "--no-filters", "--", path
+            ).text.strip()
             lines.append(entry(mode, blob, path))
         elif stat.S_ISREG(mode):
             plain.append(path)
@@ -113,11 +117,16 @@ def write_tree(root: str, files: list[str], scratch: str) -> str:
         raise SkillError("rescue-failed", "git did not store every file; nothing was removed")
     for path, blob in zip(plain, blobs, strict=True):
         lines.append(entry(os.lstat(os.path.join(root, path)).st_mode, blob, path))
-    git.require_git(root, "read-tree", "--empty", GIT_INDEX_FILE=scratch)
+    git.require_git(root, "read-tree", "--empty", env={"GIT_INDEX_FILE": scratch})
     git.require_git(
-        root, "update-index", "-z", "--index-info", stdin=b"\0".join(lines), GIT_INDEX_FILE=scratch
+        root,
+        "update-index",
+        "-z",
+        "--index-info",
+        stdin=b"\0".join(lines),
+        env={"GIT_INDEX_FILE": scratch},
     )
-    return git.require_git(root, "write-tree", GIT_INDEX_FILE=scratch).text.strip()
+    return git.require_git(root, "write-tree", env={"GIT_INDEX_FILE": scratch}).text.strip()
 
 
 def entry(mode: int, blob: str, path: str) -> bytes:
@@ -126,7 +135,7 @@ def entry(mode: int, blob: str, path: str) -> bytes:
     return f"{kind} {blob} 0\t".encode() + os.fsencode(path)
 
 
-def save_index(root: str, scratch: str) -> str | None:
+def save_index(root: str) -> str | None:
     """Commit the index as it stands, also what is staged only; None when it cannot be one tree.
 
     An index with conflicts is no tree; its stages are the commits being merged, and the files
@@ -141,7 +150,7 @@ def save_index(root: str, scratch: str) -> str | None:
 def commit_tree(directory: str, tree: str, parents: list[str], message: str) -> str:
     """Make a commit object of our own making; returns its id."""
     options = [word for parent in parents for word in ("-p", parent)]
-    done = git.require_git(directory, "commit-tree", tree, *options, "-m", message, **IDENTITY)
+    done = git.require_git(directory, "commit-tree", tree, *options, "-m", message, env=IDENTITY)
     return done.text.strip()
 
 
@@ -155,7 +164,9 @@ def keep_commits(common_dir: str, name: str, commits: list[str]) -> str | None:
         return None
     ids = "\n".join(dict.fromkeys(commits)) + "\n"
     known = git.require_git(common_dir, "cat-file", "--batch-check", stdin=ids.encode())
-    present = [line.split()[0] for line in known.text.splitlines() if line.endswith(tuple("0123456789"))]
+    present = [
+        line.split()[0] for line in known.text.splitlines() if line.endswith(tuple("0123456789"))
+    ]
     if not present:
         return None
     # `--not --all` after `--stdin`: options inside of stdin need git 2.42.

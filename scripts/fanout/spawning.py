@@ -104,9 +104,15 @@ def check_request(repo: git.Repository, request: Request) -> None:
     for path in request.copies:
         source = os.path.join(repo.top, worktrees.require_relative(path))
         if not os.path.lexists(source):
-            raise usage("copy-missing", f"{path!r} is not in {repo.top!r}", "give a path that is there")
+            raise usage(
+                "copy-missing", f"{path!r} is not in {repo.top!r}", "give a path that is there"
+            )
         if not os.path.realpath(source).startswith(repo.top + "/"):
-            raise usage("path-outside", f"{path!r} leads out of the checkout", "copy it by a --setup command")
+            raise usage(
+                "path-outside",
+                f"{path!r} leads out of the checkout",
+                "copy it by a --setup command",
+            )
     require_prompt(request.prompt)
     if request.prompt_mode == "argument":
         harness.require_argument(full_prompt(request), request.prompt_arg)
@@ -121,15 +127,21 @@ def require_prompt(prompt: str) -> None:
     if "\0" in prompt:
         raise usage("prompt-unfit", "the prompt holds a NUL byte", "remove it")
     if len(prompt) > PROMPT_LIMIT:
-        raise usage("prompt-unfit", f"the prompt is longer than {PROMPT_LIMIT} characters", "shorten it")
+        raise usage(
+            "prompt-unfit", f"the prompt is longer than {PROMPT_LIMIT} characters", "shorten it"
+        )
 
 
 def full_prompt(request: Request) -> str:
     """The prompt as the agent gets it, with the contract at its end."""
     if not request.with_contract:
         return request.prompt
-    return request.prompt.rstrip("\n") + "\n" + contract.contract(
-        name=request.name, worktree=request.worktree, branch=request.branch, owns=request.owns
+    return (
+        request.prompt.rstrip("\n")
+        + "\n"
+        + contract.contract(
+            name=request.name, worktree=request.worktree, branch=request.branch, owns=request.owns
+        )
     )
 
 
@@ -177,7 +189,7 @@ def prepare_all(
 
 
 def prepare(repo: git.Repository, request: Request, made: dict[str, Worker]) -> None:
-    """Make one worker's record, branch, worktree and files; `made` knows it from the first one on."""
+    """Make one worker's record, branch, worktree and files; `made` knows it from the start."""
     check_request(repo, request)
     worker = reserve(repo, request, made)
     worktrees.fill_worktree(worker.worktree)
@@ -264,11 +276,13 @@ def exclude_runs(common_dir: str) -> None:
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "ab") as file:
-        file.write((b"" if content.endswith(b"\n") or not content else b"\n") + line.encode() + b"\n")
+        file.write(
+            (b"" if content.endswith(b"\n") or not content else b"\n") + line.encode() + b"\n"
+        )
 
 
 def run_hook(repo: git.Repository, worker: Worker, request: Request) -> bool:
-    """Run the repository's post-checkout hook; True when it ran. A failure is the spawn's failure."""
+    """Run the repository's post-checkout hook; True when it ran. Its failure is the spawn's."""
     log = os.path.join(records.worker_dir(repo.common_dir, worker.name), "setup.log")
     argv = worktrees.checkout_hook(repo, worker.base)
     if argv is None:
@@ -282,7 +296,14 @@ def run_setups(repo: git.Repository, worker: Worker, request: Request) -> bool:
     log = os.path.join(records.worker_dir(repo.common_dir, worker.name), "setup.log")
     for command in request.setups:
         progress(f"{worker.name}: {command}")
-        run_step(worker, request, ["bash", "-c", command], log, f"the set-up command {command!r}", "setup-failed")
+        run_step(
+            worker,
+            request,
+            ["bash", "-c", command],
+            log,
+            f"the set-up command {command!r}",
+            "setup-failed",
+        )
     return bool(request.setups)
 
 
@@ -313,7 +334,11 @@ def log_tail(log: str) -> str:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return ""
-    return "its output ends with:\n" + delivery.screen_excerpt(text) if text.strip() else "it printed nothing"
+    return (
+        "its output ends with:\n" + delivery.screen_excerpt(text)
+        if text.strip()
+        else "it printed nothing"
+    )
 
 
 def require_on_branch(worker: Worker) -> None:
@@ -324,7 +349,7 @@ def require_on_branch(worker: Worker) -> None:
         raise SkillError(
             "worktree-moved",
             f"a hook or a set-up command took the new worktree to {where} at {commit[:12]}",
-            f"it must stay on {worker.branch!r} at {worker.base[:12]}; look at the repository's hooks",
+            f"it must stay on {worker.branch!r} at {worker.base[:12]}; look at the hooks",
         )
 
 
@@ -359,7 +384,9 @@ def copy_files(repo: git.Repository, worker: Worker, request: Request) -> dict[s
         else:
             inner = [path]
         for name in inner:
-            copied[name] = copy_one(os.path.join(repo.top, name), os.path.join(worker.worktree, name))
+            copied[name] = copy_one(
+                os.path.join(repo.top, name), os.path.join(worker.worktree, name)
+            )
     return copied
 
 
@@ -370,7 +397,9 @@ def copy_one(source: str, target: str) -> str:
 
     mode = os.lstat(source).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-        raise usage("copy-unfit", f"{source!r} is neither a file, a folder nor a link", "leave it out")
+        raise usage(
+            "copy-unfit", f"{source!r} is neither a file, a folder nor a link", "leave it out"
+        )
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.lexists(target):
         os.unlink(target)
@@ -432,7 +461,12 @@ def launch_all(
         made[request.name] = worker
         folder = records.worker_dir(repo.common_dir, worker.name)
         argv = ["/bin/sh", os.path.join(folder, "launch.sh")]
-        launches.append((request, Launch(worker.session, worker.launch, argv, os.path.join(folder, "terminal.log"))))
+        launches.append(
+            (
+                request,
+                Launch(worker.session, worker.launch, argv, os.path.join(folder, "terminal.log")),
+            )
+        )
     while launches:
         size = tmux.MESSAGE_LIMIT // (len(" ".join(variables)) + 1200) or 1
         chunk, launches = launches[:size], launches[size:]
@@ -449,7 +483,10 @@ def launch_all(
         if done.code == 0:
             continue
         # The sequence ended at the session after the last one that was made.
-        failed, rest = chunk[len(rows)] if len(rows) < len(chunk) else chunk[-1], chunk[len(rows) + 1 :]
+        failed, rest = (
+            chunk[len(rows)] if len(rows) < len(chunk) else chunk[-1],
+            chunk[len(rows) + 1 :],
+        )
         name = failed[0].name
         errors[name] = taken_back(repo, made.pop(name), launch_error(failed[1], done.error_text))
         launches = rest + launches
@@ -467,7 +504,11 @@ def launch_error(launch: Launch, message: str) -> SkillError:
 
 
 def write_start(
-    repo: git.Repository, request: Request, worker: Worker, variables: list[str], env: dict[str, str]
+    repo: git.Repository,
+    request: Request,
+    worker: Worker,
+    variables: list[str],
+    env: dict[str, str],
 ) -> Worker:
     """Write the prompt, the card in the worktree and the launcher of a worker's first start."""
     common = repo.common_dir
@@ -583,7 +624,9 @@ def watch_all(
                 # A pasted prompt that was taken may well lead to a question: that is no dialog
                 # in its way. One that was given at the start may still stand behind it.
                 asks = request.prompt_mode != "paste"
-                dialog = harness.dialog_on_screen(request.harness, text, pane.title) if asks else None
+                dialog = (
+                    harness.dialog_on_screen(request.harness, text, pane.title) if asks else None
+                )
                 outcomes[request.name] = before._replace(dialog=dialog, screen=text)
         past = time.monotonic()
         ended = all(outcomes[request.name].ended for request in requests)
@@ -613,7 +656,9 @@ def conclude(
         facts = {"delivered": delivered, "mode": request.prompt_mode, "evidence": outcome.evidence}
         life.record_event(common, worker.name, "delivered", job=FIRST_JOB, **facts)
     if outcome.ended:
-        return Spawned(request.name, worker, delivered, None, "the agent has already ended; see status")
+        return Spawned(
+            request.name, worker, delivered, None, "the agent has already ended; see status"
+        )
     if delivered or (request.prompt_mode == "none" and outcome.dialog is None):
         return Spawned(request.name, worker, delivered, None)
     return Spawned(request.name, worker, False, undelivered(worker, outcome))
@@ -626,7 +671,7 @@ def undelivered(worker: Worker, outcome: delivery.Outcome) -> SkillError:
     if outcome.dialog is not None:
         return SkillError(
             "agent-asks",
-            f"the agent of {worker.name!r} asks a question ({outcome.dialog}); the prompt was not submitted",
+            f"the agent of {worker.name!r} asks ({outcome.dialog}); the prompt was not submitted",
             watch + "answer there, then send the prompt\n" + seen,
             exit_code=ExitCode.BLOCKED,
         )
@@ -677,7 +722,7 @@ def taken_back(repo: git.Repository, worker: Worker, error: SkillError) -> Skill
 
 
 def take_back(repo: git.Repository, worker: Worker) -> str | None:
-    """Undo one spawn: agent, session, worktree, branch, record, each only if it is as spawn left it.
+    """Undo one spawn: agent, session, worktree, branch, record; each only as spawn left it.
 
     Returns None, or a sentence that says what was kept because it has changed meanwhile.
     """
@@ -722,7 +767,7 @@ def end_agent(worker: Worker) -> None:
     if left:
         raise SkillError(
             "could-not-stop",
-            f"the agent of {worker.name!r} does not end: processes {', '.join(str(p.pid) for p in left)}",
+            f"the agent of {worker.name!r} does not end: {', '.join(str(p.pid) for p in left)}",
             "end them, then run the same command again",
         )
 
@@ -784,16 +829,20 @@ def finish_caller_status(started: tuple[Any, list[str]]) -> worktrees.Status:
 
 
 def lacking(status: worktrees.Status, top: str, worktree: str) -> dict[str, Any]:
-    """What a new tree lacks compared with the caller's: counts, and the first paths of each kind."""
+    """What a new tree lacks compared with the caller's: counts and first paths by kind."""
     ignored = [path for path in status.ignored if not worktrees.is_cache(top, path)]
     here = [path for path in ignored if not os.path.lexists(os.path.join(worktree, path))]
     groups = {
-        "uncommitted": sorted({*status.staged, *status.modified, *status.conflicted, *status.untracked}),
+        "uncommitted": sorted(
+            {*status.staged, *status.modified, *status.conflicted, *status.untracked}
+        ),
         "ignored": [path for path in here if not path.startswith(life.RUNS)],
         "submodules": missing_submodules(worktree),
         "lfs_pointers": lfs_pointers(worktree),
     }
-    return {key: {"count": len(paths), "paths": paths[:20]} for key, paths in groups.items() if paths}
+    return {
+        key: {"count": len(paths), "paths": paths[:20]} for key, paths in groups.items() if paths
+    }
 
 
 def missing_submodules(worktree: str) -> list[str]:
@@ -802,7 +851,9 @@ def missing_submodules(worktree: str) -> list[str]:
         return []
     done = git.require_git(worktree, "ls-files", "-s", "-z")
     rows = [entry.partition("\t") for entry in done.text.split("\0") if entry.startswith("160000 ")]
-    return [path for _, _, path in rows if not os.path.lexists(os.path.join(worktree, path, ".git"))]
+    return [
+        path for _, _, path in rows if not os.path.lexists(os.path.join(worktree, path, ".git"))
+    ]
 
 
 def lfs_pointers(worktree: str) -> list[str]:

@@ -60,14 +60,14 @@ def look(workers: list[Worker]) -> dict[str, tuple[dict[str, Pane] | None, dict[
         by_server.setdefault(worker.server, []).append(worker)
     found: dict[str, tuple[dict[str, Pane] | None, dict[str, str]]] = {}
     for server, members in by_server.items():
+        panes: dict[str, Pane] | None = None
+        screens: dict[str, str] = {}
         try:
-            seen = server.look([w.pane for w in members if w.pane])
+            panes, screens = server.look([w.pane for w in members if w.pane])
         except SkillError as error:
             if error.exit_code == ExitCode.MISSING:
                 raise
-            seen = (None, {})
-        for worker in members:
-            found[worker.name] = seen
+        found.update({worker.name: (panes, screens) for worker in members})
     return found
 
 
@@ -77,7 +77,9 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
     trees = read_trees(workers) if files else {}
     seen = look(workers)
     heads = git.branch_heads(common) if workers else {}
-    ahead = count_ahead(common, [(w.base, heads[w.branch_ref]) for w in workers if w.branch_ref in heads])
+    ahead = count_ahead(
+        common, [(w.base, heads[w.branch_ref]) for w in workers if w.branch_ref in heads]
+    )
     views: list[View] = []
     for worker in workers:
         state = life.state_of(common, worker, *seen[worker.name])
@@ -105,7 +107,7 @@ def tree_trouble(worker: Worker) -> str:
 
 
 def read_trees(workers: list[Worker]) -> dict[str, worktrees.Status]:
-    """The changed files of each worker's tree, two trees at a time; unreadable ones are left out."""
+    """The changed files of each worker's tree, some at a time; unreadable ones are left out."""
     from fanout.process import finish, start
 
     found: dict[str, worktrees.Status] = {}
@@ -143,7 +145,7 @@ def needs_refresh(worker: Worker) -> bool:
 
 def count_ahead(common_dir: str, pairs: list[tuple[str, str]]) -> dict[tuple[str, str], int]:
     """How many commits each head has that its base has not; one process for all of one base."""
-    counts = {(base, head): 0 for base, head in pairs}
+    counts = dict.fromkeys(pairs, 0)
     by_base: dict[str, list[str]] = {}
     for base, head in counts:
         if base != head:
@@ -256,7 +258,7 @@ def not_running(worker: Worker, state: State) -> SkillError:
     code = f" ({state.exit_code})" if state.exit_code is not None else ""
     return refused(
         "not-running",
-        f"the agent of {worker.name!r} is {state.word}{code}: {state.detail or 'it takes no input'}",
+        f"the agent of {worker.name!r} is {state.word}{code}, so it takes no input",
         "nothing was typed; see status, and spawn a new worker for more work",
     )
 
@@ -268,10 +270,10 @@ def require_empty_input(common_dir: str, worker: Worker, screen: str) -> None:
     """
     folder = os.path.join(records.worker_dir(common_dir, worker.name), "prompts")
     events, _ = records.read_events(os.path.join(os.path.dirname(folder), "events.jsonl"))
-    sent = [event for event in events if event["event"] == "delivered"]
-    if not sent or (sent[-1].get("data") or {}).get("delivered"):
+    sent = [event for event in events if event.event == "delivered"]
+    if not sent or sent[-1].data.get("delivered"):
         return
-    path = life.prompt_path(common_dir, worker.name, str(sent[-1]["job"]))
+    path = life.prompt_path(common_dir, worker.name, str(sent[-1].job))
     try:
         with open(path, encoding="utf-8") as file:
             rows = [row.strip() for row in file.read().split("\n") if row.strip()]
@@ -300,12 +302,17 @@ def stop(repo: git.Repository, worker_name: str) -> str:
         worker = life.load(common, worker_name)
         panes, _ = look([worker])[worker.name]
         if panes is None:
-            raise SkillError("state-unknown", "tmux gives no answer; nothing was ended", "run `doctor`")
+            raise SkillError(
+                "state-unknown", "tmux gives no answer; nothing was ended", "run `doctor`"
+            )
         pane = life.own_pane(worker, panes)
         alive = life.processes_of(worker, panes)
         if not alive:
             return "not running"
+        job = life.job_of(life.read_events(common, worker), life.State("running"))
         life.record_event(common, worker.name, "stopped", launch=worker.launch)
+        if job["state"] == "open":
+            life.record_event(common, worker.name, "cancelled", job=job["id"])
         if pane is not None and not pane.dead and worker.harness.leave_keys:
             worker.server.press(worker.pane, *worker.harness.leave_keys)
             await_end(worker, panes, LEAVE_WAIT)

@@ -148,9 +148,10 @@ class Server(NamedTuple):
 
     def end_sessions(self, sessions: list[str]) -> None:
         """End sessions, each matched exactly; one that is gone already is fine."""
+        wanted = sessions
         for _ in range(3):
             present = {pane.session for pane in self.panes().values()}
-            wanted = [session for session in sessions if session in present]
+            wanted = [session for session in wanted if session in present]
             if not wanted:
                 return
             # A session that ends by itself meanwhile ends the sequence: look again.

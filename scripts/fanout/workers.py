@@ -14,6 +14,8 @@ from fanout.harness import Harness
 from fanout.tmux import Pane, Server
 
 RUNS = ".worker-runs"
+# What ends a job, and how.
+CLOSING = {"completed": "completed", "error": "failed", "cancelled": "cancelled"}
 
 
 class Worker(NamedTuple):
@@ -122,9 +124,7 @@ def load(common_dir: str, name: str) -> Worker:
         raise records.damaged(path, str(error).replace("Worker.__new__() ", "")) from error
 
 
-def lock(
-    common_dir: str, name: str, wait: float = 0.5
-) -> contextlib.AbstractContextManager[None]:
+def lock(common_dir: str, name: str, wait: float = 0.5) -> contextlib.AbstractContextManager[None]:
     """Hold a worker against other commands. Raises SkillError `busy` (exit 11)."""
     records.require_name(name)
     return records.lock(
@@ -156,14 +156,16 @@ def load_all(common_dir: str, names: list[str]) -> tuple[list[Worker], list[Skil
 # --- Events and jobs -----------------------------------------------------------------------
 
 
-def record_event(common_dir: str, name: str, kind: str, *, job: str | None = None, **data: Any) -> None:
+def record_event(
+    common_dir: str, name: str, kind: str, *, job: str | None = None, **data: Any
+) -> None:
     """Append one event to the coordinator's log of a worker."""
     path = os.path.join(records.worker_dir(common_dir, name), "events.jsonl")
     records.append_event(path, kind, job=job, data=data)
 
 
 def read_events(common_dir: str, worker: Worker) -> list[records.Event]:
-    """All events of a worker by time, numbered anew: the coordinator's, the launcher's, the agent's."""
+    """All events of a worker by time: the coordinator's, the launcher's, the agent's."""
     folder = records.worker_dir(common_dir, worker.name)
     files = (
         os.path.join(folder, "events.jsonl"),
@@ -171,21 +173,15 @@ def read_events(common_dir: str, worker: Worker) -> list[records.Event]:
         worker.events_file,
     )
     merged = [event for path in files for event in records.read_events(path)[0]]
-    merged.sort(key=lambda event: str(event.get("at", "")))
-    return [
-        {"seq": number, "at": e.get("at"), "event": e["event"], "worker": worker.name,
-         "job": e.get("job"), "data": e.get("data") or {}}
-        for number, e in enumerate(merged, 1)
-    ]  # fmt: skip
+    return sorted(merged, key=lambda event: event.at)
 
 
 def exit_record(common_dir: str, worker: Worker) -> int | None:
     """The exit status that the launcher recorded for the newest start, or None."""
     path = os.path.join(records.worker_dir(common_dir, worker.name), "exits.jsonl")
     for event in reversed(records.read_events(path)[0]):
-        data = event.get("data") or {}
-        if data.get("launch") == worker.launch:
-            return int(data["exit_code"])
+        if event.data.get("launch") == worker.launch:
+            return int(event.data["exit_code"])
     return None
 
 
@@ -212,7 +208,10 @@ def write_card(worker: Worker, job: str) -> None:
 
 
 class State(NamedTuple):
-    """`starting running waiting stopped exited gone unknown`; `detail` says what it waits for or why."""
+    """One of `starting running waiting stopped exited gone unknown`.
+
+    `detail` says what it waits for, or why.
+    """
 
     word: str
     exit_code: int | None = None
@@ -272,24 +271,22 @@ def was_stopped(common_dir: str, worker: Worker) -> bool:
     """Whether `stop` ended the newest start of this worker."""
     path = os.path.join(records.worker_dir(common_dir, worker.name), "events.jsonl")
     for event in reversed(records.read_events(path)[0]):
-        if event["event"] == "stopped":
-            return (event.get("data") or {}).get("launch") == worker.launch
+        if event.event == "stopped":
+            return event.data.get("launch") == worker.launch
     return False
 
 
 def job_of(events: list[records.Event], state: State) -> dict[str, Any]:
     """The newest job: `{id, state, last_event}`; its state follows from events and the process."""
-    jobs = [e["job"] for e in events if e["event"] in ("spawned", "delivered") and e["job"]]
+    jobs = [e.job for e in events if e.event in ("spawned", "delivered") and e.job]
     job = jobs[-1] if jobs else None
-    mine = [e for e in events if e["job"] == job or e["event"] in ("exited", "stopped")]
     word = "open"
-    for event in mine:
-        if event["event"] in ("completed", "error", "stopped") and word == "open":
-            word = {"completed": "completed", "error": "failed", "stopped": "cancelled"}[event["event"]]
+    for event in events:
+        if event.job == job and event.event in CLOSING and word == "open":
+            word = CLOSING[event.event]
     if word == "open" and state.word in ("exited", "gone"):
-        word = "failed" if state.exit_code != 0 else "open"
-    last = events[-1]["event"] if events else None
-    return {"id": job, "state": word, "last_event": last}
+        word = "failed"
+    return {"id": job, "state": word, "last_event": events[-1].event if events else None}
 
 
 def processes_of(worker: Worker, panes: dict[str, Pane]) -> list[proctree.Process]:
@@ -316,5 +313,3 @@ def launch_script(
         "set -- " + " ".join(map(quote, worker.argv)),
     ]
     return os.fsencode("\n".join(lines) + "\n" + fixed)
-
-

@@ -114,7 +114,10 @@ def registered(common_dir: str) -> dict[str, str]:
         entries = sorted(os.listdir(folder))
     except FileNotFoundError:
         return {}
-    found = {os.path.join(folder, entry): registered_path(os.path.join(folder, entry)) for entry in entries}
+    found = {
+        os.path.join(folder, entry): registered_path(os.path.join(folder, entry))
+        for entry in entries
+    }
     return {admin: path for admin, path in found.items() if path is not None}
 
 
@@ -201,7 +204,9 @@ def is_cache(worktree: str, path: str) -> bool:
 # --- What removing it would lose -----------------------------------------------------------
 
 
-def stakes(worktree: str, admin_dir: str, branch_ref: str, ours: Callable[[str], bool]) -> list[Stake]:
+def stakes(
+    worktree: str, admin_dir: str, branch_ref: str, ours: Callable[[str], bool]
+) -> list[Stake]:
     """Everything that would be lost with this tree; empty when nothing would.
 
     `ours(path)` says whether an untracked or ignored path is a copy that we made ourselves and
@@ -359,7 +364,8 @@ def require_free_branch(repo: git.Repository, branch: str) -> None:
 
 def case_clash(same: str, mine: str, ref: str, wanted: str) -> bool:
     """Whether two refs share a folder by letters but not by case (`Team/a` beside `team/b`)."""
-    depth = len(os.path.commonprefix([same.split("/"), mine.split("/")]))
+    pairs = zip(same.split("/"), mine.split("/"), strict=False)
+    depth = next((number for number, (a, b) in enumerate(pairs) if a != b), 0)
     return ref.split("/")[:depth] != wanted.split("/")[:depth]
 
 
@@ -414,7 +420,9 @@ def drop_admin_dir(common_dir: str, admin_dir: str, worktree: str) -> None:
             "worktree-mismatch", f"{admin_dir!r} belongs to {path!r}, not to {worktree!r}"
         )
     if os.path.dirname(admin_dir) != os.path.join(common_dir, "worktrees"):
-        raise SkillError("worktree-mismatch", f"{admin_dir!r} is not a worktree entry of this repository")
+        raise SkillError(
+            "worktree-mismatch", f"{admin_dir!r} is not a worktree entry of this repository"
+        )
     trash = os.path.join(common_dir, "agent-workers", f"dropped-{os.path.basename(admin_dir)}")
     remove_tree(trash)
     os.rename(admin_dir, trash)

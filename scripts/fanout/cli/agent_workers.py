@@ -23,7 +23,18 @@ ENTRY = os.path.join(
 )
 # Values of these options may begin with a dash: `--agent-args "--yolo"`.
 DASHED = frozenset(
-    "--prompt --prompt-file --agent-args --prompt-arg --setup --env --owns --copy --message --data".split()
+    [
+        "--prompt",
+        "--prompt-file",
+        "--agent-args",
+        "--prompt-arg",
+        "--setup",
+        "--env",
+        "--owns",
+        "--copy",
+        "--message",
+        "--data",
+    ]
 )
 LINES = 100
 LINE_LIMIT = 20_000
@@ -61,7 +72,7 @@ def build_parser() -> Parser:
         epilog=EXAMPLES + EPILOG,
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
-    common = argparse.ArgumentParser(add_help=False)
+    common = Parser(add_help=False)
     common.add_argument("--repo", default=".", metavar="DIR", help="the repository (default: here)")
     common.add_argument(
         "--tmux-socket",
@@ -80,20 +91,46 @@ def build_parser() -> Parser:
             epilog=f"example:\n  {PROG} {example}\n\n{EPILOG}",
         )
 
-    add_spawn(verb("spawn", "start a worker, or one for each prompt in a folder", 'spawn docs --prompt "Describe the API in docs/api.md"'))
+    add_spawn(
+        verb(
+            "spawn",
+            "start a worker, or one for each prompt in a folder",
+            'spawn docs --prompt "Describe the API in docs/api.md"',
+        )
+    )
     add_status(verb("status", "show what the workers are doing", "status --json"))
-    add_capture(verb("capture", "show the last lines that an agent printed", "capture docs --lines 50"))
-    add_send(verb("send", "give a running agent a follow-up prompt", 'send docs --prompt "Also cover errors"'))
+    add_capture(
+        verb("capture", "show the last lines that an agent printed", "capture docs --lines 50")
+    )
+    add_send(
+        verb(
+            "send",
+            "give a running agent a follow-up prompt",
+            'send docs --prompt "Also cover errors"',
+        )
+    )
     attach = verb("attach", "watch an agent in its terminal", "attach docs --print")
     attach.add_argument("name", metavar="NAME")
-    attach.add_argument("--print", action="store_true", help="print the tmux command, do not run it")
+    attach.add_argument(
+        "--print", action="store_true", help="print the tmux command, do not run it"
+    )
     stop = verb("stop", "end agents; worktrees, branches and records stay", "stop docs api-tests")
     stop.add_argument("names", nargs="+", metavar="NAME")
-    add_cleanup(verb("cleanup", "remove workers whose work is safe elsewhere", "cleanup docs --branch-delete"))
-    doctor = verb("doctor", "check that everything is there; changes nothing", "doctor --agent-cli codex")
+    add_cleanup(
+        verb(
+            "cleanup", "remove workers whose work is safe elsewhere", "cleanup docs --branch-delete"
+        )
+    )
+    doctor = verb(
+        "doctor", "check that everything is there; changes nothing", "doctor --agent-cli codex"
+    )
     add_harness_options(doctor)
-    event = verb("event", "report from inside a worker's worktree", "event completed --message 'tests pass'")
-    event.add_argument("kind", metavar="KIND", help="started, progress, heartbeat, completed or error")
+    event = verb(
+        "event", "report from inside a worker's worktree", "event completed --message 'tests pass'"
+    )
+    event.add_argument(
+        "kind", metavar="KIND", help="started, progress, heartbeat, completed or error"
+    )
     event.add_argument("--message", default="", metavar="TEXT")
     event.add_argument("--data", default="", metavar="JSON", help="an object with further facts")
     return parser
@@ -102,7 +139,9 @@ def build_parser() -> Parser:
 def add_harness_options(parser: Parser) -> None:
     """Which agent CLI."""
     parser.add_argument("--harness", metavar="MAPPING", help="a harness mapping (JSON file)")
-    parser.add_argument("--agent-cli", metavar="EXE", help="the agent program (default: the sample mapping, kimi)")
+    parser.add_argument(
+        "--agent-cli", metavar="EXE", help="the agent program (default: the sample mapping, kimi)"
+    )
 
 
 def add_prompt_options(parser: Parser) -> None:
@@ -117,37 +156,114 @@ def add_spawn(parser: Parser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME")
     add_prompt_options(parser)
     parser.add_argument("--prompts-dir", metavar="DIR", help="one worker for each DIR/<name>.md")
-    parser.add_argument("--base", metavar="REF", help="start from this commit (default: the caller's HEAD)")
+    parser.add_argument(
+        "--base", metavar="REF", help="start from this commit (default: the caller's HEAD)"
+    )
     parser.add_argument("--branch", metavar="B", help="the new branch (default: NAME)")
-    parser.add_argument("--worktree", metavar="DIR", help="the new worktree (default: <repo>.worktrees/NAME)")
+    parser.add_argument(
+        "--worktree", metavar="DIR", help="the new worktree (default: <repo>.worktrees/NAME)"
+    )
     add_harness_options(parser)
-    parser.add_argument("--agent-args", default="", metavar="ARGS", help="more arguments for the agent, quoted as for a shell")
-    parser.add_argument("--prompt-mode", choices=["argument", "paste", "file", "none"], help="how the agent gets its prompt (default: as the mapping says)")
-    parser.add_argument("--prompt-arg", metavar="FLAG", help="stands before the prompt or its file; `--` puts it last, `--flag=` joins it")
-    parser.add_argument("--owns", action="append", default=[], metavar="GLOB", help="files that the worker may change (repeatable)")
-    parser.add_argument("--copy", action="append", default=[], metavar="PATH", help="copy this from the caller's checkout, such as .env (repeatable)")
-    parser.add_argument("--setup", action="append", default=[], metavar="CMD", help="run this in the new worktree first (repeatable)")
-    parser.add_argument("--env", action="append", default=[], metavar="K=V", help="set a variable for the agent (repeatable)")
-    parser.add_argument("--session-prefix", default="agent-worker-", metavar="P", help="the tmux session is P + NAME")
-    parser.add_argument("--settle", type=seconds, default=1.0, metavar="S", help="watch the new agent so long (default: 1)")
-    parser.add_argument("--ready-timeout", type=seconds, default=30.0, metavar="S", help="wait so long for its input prompt (default: 30)")
-    parser.add_argument("--timeout", type=seconds, metavar="S", help="the whole call may take so long; then it is taken back")
-    parser.add_argument("--no-contract", action="store_true", help="leave the working agreement out of the prompt")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be made, make nothing")
+    parser.add_argument(
+        "--agent-args",
+        default="",
+        metavar="ARGS",
+        help="more arguments for the agent, quoted as for a shell",
+    )
+    parser.add_argument(
+        "--prompt-mode",
+        choices=["argument", "paste", "file", "none"],
+        help="how the agent gets its prompt (default: as the mapping says)",
+    )
+    parser.add_argument(
+        "--prompt-arg",
+        metavar="FLAG",
+        help="stands before the prompt or its file; `--` puts it last, `--flag=` joins it",
+    )
+    parser.add_argument(
+        "--owns",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="files that the worker may change (repeatable)",
+    )
+    parser.add_argument(
+        "--copy",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="copy this from the caller's checkout, such as .env (repeatable)",
+    )
+    parser.add_argument(
+        "--setup",
+        action="append",
+        default=[],
+        metavar="CMD",
+        help="run this in the new worktree first (repeatable)",
+    )
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="set a variable for the agent (repeatable)",
+    )
+    parser.add_argument(
+        "--session-prefix",
+        default="agent-worker-",
+        metavar="P",
+        help="the tmux session is P + NAME",
+    )
+    parser.add_argument(
+        "--settle",
+        type=seconds,
+        default=1.0,
+        metavar="S",
+        help="watch the new agent so long (default: 1)",
+    )
+    parser.add_argument(
+        "--ready-timeout",
+        type=seconds,
+        default=30.0,
+        metavar="S",
+        help="wait so long for its input prompt (default: 30)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        metavar="S",
+        help="the whole call may take so long; then it is taken back",
+    )
+    parser.add_argument(
+        "--no-contract", action="store_true", help="leave the working agreement out of the prompt"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be made, make nothing"
+    )
 
 
 def add_status(parser: Parser) -> None:
     """The options of `status`."""
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--no-files", action="store_true", help="do not look at changed files (faster)")
+    parser.add_argument(
+        "--no-files", action="store_true", help="do not look at changed files (faster)"
+    )
     parser.add_argument("--watch", action="store_true", help="show each change until interrupted")
 
 
 def add_capture(parser: Parser) -> None:
     """The options of `capture`."""
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--lines", type=line_count, default=LINES, metavar="N", help=f"how many lines (default: {LINES})")
-    parser.add_argument("--log", action="store_true", help="from the log file, also when the session is gone")
+    parser.add_argument(
+        "--lines",
+        type=line_count,
+        default=LINES,
+        metavar="N",
+        help=f"how many lines (default: {LINES})",
+    )
+    parser.add_argument(
+        "--log", action="store_true", help="from the log file, also when the session is gone"
+    )
 
 
 def add_send(parser: Parser) -> None:
@@ -159,10 +275,24 @@ def add_send(parser: Parser) -> None:
 def add_cleanup(parser: Parser) -> None:
     """The options of `cleanup`."""
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--merged", action="store_true", help="all workers whose commits are in the integration branch")
-    parser.add_argument("--branch-delete", action="store_true", help="delete the branch too, where that loses nothing")
-    parser.add_argument("--discard", action="store_true", help="remove unmerged work too, after saving it under a ref")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be removed, remove nothing")
+    parser.add_argument(
+        "--merged",
+        action="store_true",
+        help="all workers whose commits are in the integration branch",
+    )
+    parser.add_argument(
+        "--branch-delete",
+        action="store_true",
+        help="delete the branch too, where that loses nothing",
+    )
+    parser.add_argument(
+        "--discard",
+        action="store_true",
+        help="remove unmerged work too, after saving it under a ref",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be removed, remove nothing"
+    )
 
 
 def seconds(word: str) -> float:
@@ -262,7 +392,9 @@ def spawn(repo: Repository, options: argparse.Namespace) -> Answer:
             worker["lacks"] = spawning.lacking(status, repo.top, result.worker.worktree)
             texts.append(worker_text(result, worker["lacks"]))
         error = result.error.to_json() if result.error else None
-        rows.append({"name": result.name, "ok": result.error is None, "error": error, "worker": worker})
+        rows.append(
+            {"name": result.name, "ok": result.error is None, "error": error, "worker": worker}
+        )
     if not many:
         error = results[0].error
         code = error.exit_code if error else ExitCode.DONE
@@ -274,9 +406,13 @@ def spawn(repo: Repository, options: argparse.Namespace) -> Answer:
     error = None
     if failed:
         names = ", ".join(row["name"] for row in failed)
-        error = SkillError("spawn-failed", f"{len(failed)} of {len(rows)} workers were not started well: {names}")
+        error = SkillError(
+            "spawn-failed", f"{len(failed)} of {len(rows)} workers were not started well: {names}"
+        )
     code = ExitCode.FAILED if failed else ExitCode.DONE
-    return Answer("spawn", "\n".join(texts), {"workers": rows}, code, error, spawn_actions(repo, results))
+    return Answer(
+        "spawn", "\n".join(texts), {"workers": rows}, code, error, spawn_actions(repo, results)
+    )
 
 
 def worker_json(result: Spawned) -> dict[str, Any]:
@@ -327,9 +463,13 @@ def spawn_actions(repo: Repository, results: list[Spawned]) -> tuple[dict[str, A
     for result in results:
         worker = result.worker
         if worker is not None and result.error is not None:
-            rows.append(next_action("attach", worker.attach_command, f"see what {result.name} shows"))
+            rows.append(
+                next_action("attach", worker.attach_command, f"see what {result.name} shows")
+            )
     if any(result.worker is not None for result in results):
-        rows.append(next_action("status", own_command(repo, "status"), "see how the workers get on"))
+        rows.append(
+            next_action("status", own_command(repo, "status"), "see how the workers get on")
+        )
     return tuple(rows)
 
 
@@ -357,7 +497,8 @@ def spawn_plan(repo: Repository, requests: list[Request], many: bool) -> Answer:
         )
     text = "\n".join(
         f"would spawn {row['name']}\n  branch    {row['branch']}, from {row['base'][:12]}\n"
-        f"  worktree  {row['worktree']}\n  agent     {row['executable']} (prompt by {row['prompt_mode']})"
+        f"  worktree  {row['worktree']}\n"
+        f"  agent     {row['executable']} (prompt by {row['prompt_mode']})"
         for row in rows
     )
     data: dict[str, Any] = {"workers": rows} if many else {"worker": rows[0]}
@@ -380,19 +521,30 @@ def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Reques
     try:
         agent_args = shlex.split(options.agent_args)
     except ValueError as error:
-        raise usage("invalid-agent-args", f"--agent-args {options.agent_args!r}: {error}") from error
+        raise usage(
+            "invalid-agent-args", f"--agent-args {options.agent_args!r}: {error}"
+        ) from error
     env: dict[str, str] = {}
     for pair in options.env:
         key, equals, value = pair.partition("=")
         if not equals or tmux.VARIABLE.fullmatch(key) is None:
-            raise usage("invalid-env", f"--env {pair[:80]!r} is not K=V", "use a name of letters, digits and '_'")
+            raise usage(
+                "invalid-env",
+                f"--env {pair[:80]!r} is not K=V",
+                "use a name of letters, digits and '_'",
+            )
         env[key] = value
     if "\0" in options.session_prefix or not records.NAME.fullmatch("a" + options.session_prefix):
-        raise usage("invalid-prefix", f"{options.session_prefix[:80]!r} is not a session prefix", "use letters, digits, '-' and '_'")
+        raise usage(
+            "invalid-prefix",
+            f"{options.session_prefix[:80]!r} is not a session prefix",
+            "use letters, digits, '-' and '_'",
+        )
     socket = tmux.require_socket_name(options.tmux_socket or tmux.socket_for(repo.common_dir))
     executable = harness.require_executable(mapping.executable)
     base = resolve_commit(repo, options.base) if options.base is not None else repo.head
-    place = options.worktree and os.path.abspath(os.path.join(options.repo, options.worktree))
+    folder: str | None = options.worktree
+    place = os.path.abspath(os.path.join(options.repo, folder)) if folder else None
     return [
         spawning.Request(
             name=name,
@@ -435,17 +587,22 @@ def read_prompts(options: argparse.Namespace, mode: str) -> dict[str, str]:
             "--prompts-dir takes names, branches, places and prompts from the folder",
             "leave out NAME, --branch, --worktree, --prompt and --prompt-file",
         )
+    folder: str = options.prompts_dir
     try:
-        entries = sorted(os.listdir(options.prompts_dir))
+        entries = sorted(os.listdir(folder))
     except OSError as error:
-        raise usage("prompt-unreadable", f"cannot read the folder {options.prompts_dir!r}: {error}") from error
+        raise usage("prompt-unreadable", f"cannot read the folder {folder!r}: {error}") from error
     names = [entry.removesuffix(".md") for entry in entries if entry.endswith(".md")]
     if not names:
-        raise usage("prompt-missing", f"there is no NAME.md in {options.prompts_dir!r}", "name each prompt file after its worker")
+        raise usage(
+            "prompt-missing",
+            f"there is no NAME.md in {folder!r}",
+            "name each prompt file after its worker",
+        )
     folded = [name.casefold() for name in names]
     if len(set(folded)) < len(folded):
         raise usage("invalid-name", "two prompt files differ only by case", "rename one of them")
-    return {name: read_prompt(None, os.path.join(options.prompts_dir, name + ".md")) or "" for name in names}
+    return {name: read_prompt(None, os.path.join(folder, name + ".md")) or "" for name in names}
 
 
 def status(repo: Repository, options: argparse.Namespace) -> Answer:
@@ -487,7 +644,11 @@ def watch(views: Any, as_json: bool) -> Answer:
                 write_out(line + "\n")
         for name in set(seen) - {view.worker.name for view in rows}:
             del seen[name]
-            write_out(json.dumps({"name": name, "state": None}) + "\n" if as_json else f"{name}: no longer there\n")
+            write_out(
+                json.dumps({"name": name, "state": None}) + "\n"
+                if as_json
+                else f"{name}: no longer there\n"
+            )
         time.sleep(1.0)
 
 
@@ -499,8 +660,9 @@ def status_line(view: View) -> str:
     dirty = "?" if view.files is None else str(view.files.dirty)
     ahead = "?" if view.ahead is None else str(view.ahead)
     job = f"{view.job['id'] or '-'} {view.job['state']}"
-    detail = shorten(view.state.detail, 80)
-    return f"{view.worker.name:<20} {word:<13} {ahead:>5} {dirty:>5}  {job:<16} {view.worker.branch}  {detail}".rstrip()
+    name, branch, detail = view.worker.name, view.worker.branch, shorten(view.state.detail, 80)
+    row = f"{name:<20} {word:<13} {ahead:>5} {dirty:>5}  {job:<16} {branch}  {detail}"
+    return row.rstrip()
 
 
 def status_table(views: list[View]) -> str:
@@ -517,9 +679,17 @@ def status_actions(repo: Repository, views: list[View]) -> tuple[dict[str, Any],
     for view in views[:20]:
         name = view.worker.name
         if view.state.word == "waiting":
-            rows.append(next_action("attach", view.worker.attach_command, f"{name} asks: {view.state.detail}"))
+            rows.append(
+                next_action(
+                    "attach", view.worker.attach_command, f"{name} asks: {view.state.detail}"
+                )
+            )
         elif view.state.word in ("exited", "gone"):
-            rows.append(next_action("capture", own_command(repo, "capture", name, "--log"), f"see how {name} ended"))
+            rows.append(
+                next_action(
+                    "capture", own_command(repo, "capture", name, "--log"), f"see how {name} ended"
+                )
+            )
     return tuple(rows)
 
 
@@ -528,7 +698,9 @@ def capture(repo: Repository, options: argparse.Namespace) -> Answer:
     from fanout import steering
     from fanout.workers import load
 
-    text = steering.capture(repo, load(repo.common_dir, options.name), options.lines, from_log=options.log)
+    text = steering.capture(
+        repo, load(repo.common_dir, options.name), options.lines, from_log=options.log
+    )
     data = {"name": options.name, "text": text, "source": "log" if options.log else "screen"}
     return Answer("capture", text, data)
 
@@ -542,8 +714,12 @@ def send(repo: Repository, options: argparse.Namespace) -> Answer:
         raise usage("usage", "a prompt is needed", "give --prompt TEXT or --prompt-file FILE")
     worker, evidence = steering.send(repo, options.name, prompt)
     data = {"name": worker.name, "delivered": True, "evidence": evidence}
-    watch_it = next_action("capture", own_command(repo, "capture", worker.name), "see what it does with it")
-    return Answer("send", f"{worker.name}: delivered (seen by: {evidence})", data, next_actions=(watch_it,))
+    watch_it = next_action(
+        "capture", own_command(repo, "capture", worker.name), "see what it does with it"
+    )
+    return Answer(
+        "send", f"{worker.name}: delivered (seen by: {evidence})", data, next_actions=(watch_it,)
+    )
 
 
 def attach(repo: Repository, options: argparse.Namespace) -> Answer:
@@ -552,14 +728,22 @@ def attach(repo: Repository, options: argparse.Namespace) -> Answer:
 
     worker = workers.load(repo.common_dir, options.name)
     if workers.own_pane(worker, worker.server.panes()) is None:
-        raise refused("no-pane", f"the tmux session of {worker.name!r} is no longer there", "see capture --log")
+        raise refused(
+            "no-pane",
+            f"the tmux session of {worker.name!r} is no longer there",
+            "see capture --log",
+        )
     data = {"name": worker.name, "attach": worker.attach_command}
     if options.print or options.json:
         return Answer("attach", worker.attach_command, data)
     if not sys.stdin.isatty():
-        raise refused("no-terminal", "attach needs a terminal", f"give --print, or run: {worker.attach_command}")
+        raise refused(
+            "no-terminal",
+            "attach needs a terminal",
+            f"give --print, or run: {worker.attach_command}",
+        )
     words = ["tmux", *worker.server.address, "attach-session", "-t", "=" + worker.session]
-    os.execvp(words[0], words)
+    return os.execvp(words[0], words)
 
 
 def stop(repo: Repository, options: argparse.Namespace) -> Answer:
@@ -573,7 +757,9 @@ def stop(repo: Repository, options: argparse.Namespace) -> Answer:
     errors: list[SkillError] = []
     for name in dict.fromkeys(options.names):
         try:
-            rows.append({"name": name, "ok": True, "result": steering.stop(repo, name), "error": None})
+            rows.append(
+                {"name": name, "ok": True, "result": steering.stop(repo, name), "error": None}
+            )
         except SkillError as error:
             errors.append(error)
             rows.append({"name": name, "ok": False, "result": None, "error": error.to_json()})
@@ -594,7 +780,9 @@ def cleanup(repo: Repository, options: argparse.Namespace) -> Answer:
     for name in options.names:
         load_or_damaged(load, repo.common_dir, name)
     names = options.names or records.worker_names(repo.common_dir)
-    choice = cleaning.Choice(options.merged, options.branch_delete, options.discard, options.dry_run)
+    choice = cleaning.Choice(
+        options.merged, options.branch_delete, options.discard, options.dry_run
+    )
     results = cleaning.clean(repo, names, choice)
     gone = [result for result in results if result.removed]
     kept = [result for result in results if not result.removed]
@@ -612,7 +800,7 @@ def cleanup(repo: Repository, options: argparse.Namespace) -> Answer:
         error = SkillError(
             "cleanup-refused",
             "kept, because something would be lost: " + ", ".join(result.name for result in kept),
-            "the reasons stand above; integrate the work, or stop the agent, or save and remove it with --discard",
+            "the reasons stand above; integrate the work, stop the agent, or save it with --discard",
             exit_code=ExitCode.REFUSED,
         )
     code = ExitCode.REFUSED if error else ExitCode.DONE
@@ -651,7 +839,17 @@ def cleanup_actions(repo: Repository, kept: list[Any]) -> tuple[dict[str, Any], 
     for result in kept[:20]:
         codes = {reason.code for reason in result.reasons}
         if "running" in codes:
-            rows.append(next_action("stop", own_command(repo, "stop", result.name), f"end the agent of {result.name}"))
+            rows.append(
+                next_action(
+                    "stop",
+                    own_command(repo, "stop", result.name),
+                    f"end the agent of {result.name}",
+                )
+            )
         else:
-            rows.append(next_action("status", own_command(repo, "status", result.name), f"look at {result.name}"))
+            rows.append(
+                next_action(
+                    "status", own_command(repo, "status", result.name), f"look at {result.name}"
+                )
+            )
     return tuple(rows)

@@ -100,9 +100,7 @@ def run_command(
 
 def failure(command: str, error: SkillError) -> Answer:
     """The answer that explains an error."""
-    return Answer(
-        command, "", error.data, error.exit_code, error, tuple(error.next_actions)
-    )
+    return Answer(command, "", error.data, error.exit_code, error, tuple(error.next_actions))
 
 
 def read_prompt(text: str | None, file: str | None) -> str | None:
@@ -125,13 +123,15 @@ def read_prompt(text: str | None, file: str | None) -> str | None:
             with open(file, "rb") as source:
                 content = source.read()
     except (OSError, ValueError) as error:
-        raise usage("prompt-unreadable", f"cannot read the prompt file {file!r}: {error}") from error
+        raise usage(
+            "prompt-unreadable", f"cannot read the prompt file {file!r}: {error}"
+        ) from error
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise usage(
             "prompt-unfit",
-            f"the prompt file {file!r} is not valid UTF-8: byte {error.start} is {content[error.start]:#04x}",
+            f"the prompt file {file!r} is not valid UTF-8 (at byte {error.start})",
             "convert it to UTF-8",
         ) from error
 
