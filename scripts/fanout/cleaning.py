@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from fanout import git, proctree, records, rescue, steering, worktrees
 from fanout import workers as life
+from fanout.copies import is_our_copy
 from fanout.errors import SkillError
 from fanout.output import progress
-from fanout.spawning import LOCK_WAIT, find_admin_dir, is_our_copy
+from fanout.takeback import LOCK_WAIT, find_admin_dir
 from fanout.tmux import Pane
 from fanout.workers import Worker
 from fanout.worktrees import Stake

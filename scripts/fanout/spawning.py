@@ -6,13 +6,24 @@ import contextlib
 import os
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fanout import contract, delivery, git, harness, process, proctree, records, tmux, worktrees
+from fanout import (
+    contract,
+    copies,
+    delivery,
+    git,
+    harness,
+    proctree,
+    records,
+    takeback,
+    tmux,
+    worktrees,
+)
 from fanout import workers as life
 from fanout.errors import ExitCode, SkillError, refused, usage
 from fanout.harness import Harness
-from fanout.output import progress, say
+from fanout.output import progress
 from fanout.tmux import Launch, Server
 from fanout.workers import Worker
 
@@ -88,7 +99,7 @@ def spawn_all(repo: git.Repository, requests: list[Request]) -> list[Spawned]:
         except BaseException:
             # A signal, the deadline, or a fault: what is not concluded is taken back.
             for worker in made.values():
-                take_back(repo, worker)
+                takeback.take_back(repo, worker)
             raise
     return done
 
@@ -185,7 +196,7 @@ def prepare_all(
     for name in errors:
         worker = made.pop(name, None)
         if worker is not None:
-            errors[name] = taken_back(repo, worker, errors[name])
+            errors[name] = takeback.taken_back(repo, worker, errors[name])
 
 
 def prepare(repo: git.Repository, request: Request, made: dict[str, Worker]) -> None:
@@ -194,7 +205,7 @@ def prepare(repo: git.Repository, request: Request, made: dict[str, Worker]) -> 
     worker = reserve(repo, request, made)
     worktrees.fill_worktree(worker.worktree)
     left = run_hook(repo, worker, request)
-    copied = copy_files(repo, worker, request)
+    copied = copies.copy_files(repo.top, worker.worktree, request.copies)
     left = run_setups(repo, worker, request) or left
     if left:
         status = worktrees.read_status(worker.worktree, ignored=True)
@@ -210,7 +221,7 @@ def reserve(repo: git.Repository, request: Request, made: dict[str, Worker]) -> 
     common = repo.common_dir
     folder = records.worker_dir(common, request.name)
     with records.lock(common, "repository", wait=LOCK_WAIT, what="this repository's worktrees"):
-        recover(repo, request.name)
+        takeback.recover(repo, request.name)
         require_free_name(repo, request.name)
         worktrees.require_free_place(repo, request.worktree)
         worktrees.require_free_branch(repo, request.branch)
@@ -369,80 +380,6 @@ def worker_variables(worker: Worker) -> dict[str, str]:
     }
 
 
-# --- Copies of ignored files ---------------------------------------------------------------
-
-
-def copy_files(repo: git.Repository, worker: Worker, request: Request) -> dict[str, str]:
-    """Copy what `--copy` and `.worktreeinclude` name; returns path -> fingerprint of each copy."""
-    wanted = [worktrees.require_relative(path) for path in request.copies]
-    wanted += included_files(repo.top)
-    copied: dict[str, str] = {}
-    for path in dict.fromkeys(wanted):
-        source = os.path.join(repo.top, path)
-        if os.path.isdir(source) and not os.path.islink(source):
-            inner = [os.path.join(path, name) for name in worktrees.walk_files(source)]
-        else:
-            inner = [path]
-        for name in inner:
-            copied[name] = copy_one(
-                os.path.join(repo.top, name), os.path.join(worker.worktree, name)
-            )
-    return copied
-
-
-def copy_one(source: str, target: str) -> str:
-    """Copy one file or link with its mode and times; returns its fingerprint."""
-    import shutil
-    import stat
-
-    mode = os.lstat(source).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-        raise usage(
-            "copy-unfit", f"{source!r} is neither a file, a folder nor a link", "leave it out"
-        )
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    if os.path.lexists(target):
-        os.unlink(target)
-    shutil.copy2(source, target, follow_symlinks=False)
-    return fingerprint(target)
-
-
-def fingerprint(path: str) -> str:
-    """What tells whether a copy is still as it was made."""
-    if os.path.islink(path):
-        return "link:" + os.readlink(path)
-    import hashlib
-
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def is_our_copy(worker: Worker, root: str, path: str) -> bool:
-    """Whether a path below `root` holds nothing but unchanged copies that spawn made."""
-    full = os.path.join(root, path)
-    if path.endswith("/"):
-        inner = [path + name for name in worktrees.walk_files(full)]
-        return bool(inner) and all(is_our_copy(worker, root, name) for name in inner)
-    try:
-        return worker.copied.get(path) == fingerprint(full)
-    except OSError:
-        return False
-
-
-def included_files(top: str) -> list[str]:
-    """The ignored files of the caller's tree that its `.worktreeinclude` asks for."""
-    if not os.path.isfile(os.path.join(top, ".worktreeinclude")):
-        return []
-    matching = git.require_git(
-        top, "ls-files", "-z", "--others", "--ignored", "--exclude-from=.worktreeinclude"
-    )
-    if not matching.stdout:
-        return []
-    # Exit code 1 says that none of them is ignored.
-    done = git.git(top, "check-ignore", "-z", "--stdin", stdin=matching.stdout)
-    return [path for path in done.text.split("\0") if path]
-
-
 # --- Starting and watching -----------------------------------------------------------------
 
 
@@ -488,7 +425,9 @@ def launch_all(
             chunk[len(rows) + 1 :],
         )
         name = failed[0].name
-        errors[name] = taken_back(repo, made.pop(name), launch_error(failed[1], done.error_text))
+        errors[name] = takeback.taken_back(
+            repo, made.pop(name), launch_error(failed[1], done.error_text)
+        )
         launches = rest + launches
 
 
@@ -585,7 +524,7 @@ def deliver_all(
     for pane, outcome in delivery.drive(server, jobs, pasting[0].deadline).items():
         name = by_pane[pane].name
         if isinstance(outcome, SkillError):
-            errors[name] = taken_back(repo, made.pop(name), outcome)
+            errors[name] = takeback.taken_back(repo, made.pop(name), outcome)
         else:
             outcomes[name] = outcome
     return outcomes
@@ -642,13 +581,13 @@ def conclude(
     """Say how one spawn ended, and record it; an agent that failed at once is taken back."""
     common = repo.common_dir
     code = life.exit_record(common, worker) if outcome.ended else 0
-    if code != 0 and is_untouched(worker):
+    if code != 0 and takeback.is_untouched(worker):
         failed = SkillError(
             "agent-ended",
             f"the agent of {request.name!r} ended with exit code {code} before it did anything",
             "its screen ended with:\n" + delivery.screen_excerpt(outcome.screen),
         )
-        return Spawned(request.name, None, False, taken_back(repo, worker, failed))
+        return Spawned(request.name, None, False, takeback.taken_back(repo, worker, failed))
     delivered = outcome.delivered and outcome.dialog is None
     worker = worker._replace(phase="live")
     life.save(common, worker)
@@ -688,189 +627,3 @@ def undelivered(worker: Worker, outcome: delivery.Outcome) -> SkillError:
         watch + "if the text stands in the input line, press Enter there\n" + seen,
         exit_code=ExitCode.BLOCKED,
     )
-
-
-# --- Taking back ----------------------------------------------------------------------------
-
-
-def is_untouched(worker: Worker) -> bool:
-    """Whether the agent changed nothing: tip at base, and no file beyond what spawn left there."""
-    if git.ref_commit(worker.worktree, worker.branch_ref) != worker.base:
-        return False
-    return not agent_left(worker)
-
-
-def agent_left(worker: Worker) -> list[worktrees.Stake]:
-    """What an agent left in its tree, apart from what hooks, set-up and copies put there."""
-    root = worker.worktree
-
-    def ours(path: str) -> bool:
-        return is_our_copy(worker, root, path) or path.startswith(f"{life.RUNS}/")
-
-    found = worktrees.stakes(root, worker.admin_dir, worker.branch_ref, ours)
-    made = set(worker.made)
-    left = [s._replace(paths=[path for path in s.paths if path not in made]) for s in found]
-    return [stake for stake in left if stake.paths]
-
-
-def taken_back(repo: git.Repository, worker: Worker, error: SkillError) -> SkillError:
-    """Take back what a failed spawn made; the error tells where that was not possible."""
-    kept = take_back(repo, worker)
-    if kept is not None:
-        error.hint = f"{kept}\n{error.hint}".strip()
-    return error
-
-
-def take_back(repo: git.Repository, worker: Worker) -> str | None:
-    """Undo one spawn: agent, session, worktree, branch, record; each only as spawn left it.
-
-    Returns None, or a sentence that says what was kept because it has changed meanwhile.
-    """
-    what = "this repository's worktrees"
-    with records.lock(repo.common_dir, "repository", wait=LOCK_WAIT, what=what):
-        return take_back_locked(repo, worker)
-
-
-def take_back_locked(repo: git.Repository, worker: Worker) -> str | None:
-    """`take_back` for a caller that holds the repository's lock."""
-    common = repo.common_dir
-    end_agent(worker)
-    admin = worker.admin_dir or find_admin_dir(common, worker.worktree)
-    tip = git.ref_commit(common, worker.branch_ref)
-    changed = tip not in (None, worker.base)
-    if admin and os.path.isdir(worker.worktree):
-        worker = worker._replace(admin_dir=admin)
-        # Before the agent was started, all that is in the tree was made by this call.
-        changed = changed or (bool(worker.argv) and bool(agent_left(worker)))
-    if changed:
-        life.save(common, worker._replace(phase="live"))
-        return (
-            f"{worker.worktree!r} has changed meanwhile and was kept, with the worker's record; "
-            f"see: agent_workers.py status {worker.name}"
-        )
-    if admin:
-        discard_tree(common, worker, admin)
-    if tip is not None and worktrees.holder_of(common, repo.main_root, worker.branch_ref) is None:
-        git.delete_branch(common, worker.branch, worker.base)
-    retire_failed(common, worker.name)
-    return None
-
-
-def end_agent(worker: Worker) -> None:
-    """End the processes and the session of a worker that is taken back."""
-    if not worker.argv:
-        return
-    server = worker.server
-    panes = [pane for pane in server.panes().values() if pane.mark == worker.launch]
-    left = proctree.end_tree([pane.pid for pane in panes if not pane.dead], worker.mark, grace=2.0)
-    server.end_sessions([pane.session for pane in panes])
-    if left:
-        raise SkillError(
-            "could-not-stop",
-            f"the agent of {worker.name!r} does not end: {', '.join(str(p.pid) for p in left)}",
-            "end them, then run the same command again",
-        )
-
-
-def discard_tree(common_dir: str, worker: Worker, admin: str) -> None:
-    """Remove a worktree that this call made and nobody has changed since."""
-    aside = worktrees.aside_path(worker.worktree)
-    if os.path.lexists(worker.worktree):
-        os.rename(worker.worktree, aside)
-    worktrees.drop_admin_dir(common_dir, admin, worker.worktree)
-    worktrees.remove_tree(aside)
-    with contextlib.suppress(OSError):
-        # Only an empty parent goes: it may be the one that this call made.
-        os.rmdir(os.path.dirname(worker.worktree))
-
-
-def find_admin_dir(common_dir: str, worktree: str) -> str:
-    """The administrative folder that names this tree, or an empty string."""
-    wanted = os.path.realpath(worktree)
-    found = worktrees.registered(common_dir)
-    return next((admin for admin, path in found.items() if os.path.realpath(path) == wanted), "")
-
-
-def retire_failed(common_dir: str, name: str) -> None:
-    """Drop the record of a failed spawn; one that holds a log is kept in the archive."""
-    folder = records.worker_dir(common_dir, name)
-    logs = ("setup.log", "terminal.log")
-    if any(delivery.size_of(os.path.join(folder, log)) for log in logs):
-        records.archive(common_dir, name, "failed")
-    else:
-        worktrees.remove_tree(folder)
-
-
-def recover(repo: git.Repository, name: str) -> None:
-    """Take back what a spawn of this name left when it was killed."""
-    try:
-        worker = life.load(repo.common_dir, name)
-    except SkillError as error:
-        if error.code == "unknown-worker":
-            folder = records.worker_dir(repo.common_dir, name)
-            if os.path.isdir(folder) and not os.path.lexists(os.path.join(folder, "worker.json")):
-                worktrees.remove_tree(folder)
-            return
-        raise
-    if worker.phase == "spawning":
-        say(f"taking back the spawn of {name!r} that did not finish")
-        take_back_locked(repo, worker)
-
-
-def start_caller_status(repo: git.Repository) -> tuple[Any, list[str]]:
-    """Start to look at the caller's checkout, beside the work on the new trees."""
-    argv = ["git", *git.SAFE_CONFIG, *worktrees.status_arguments(ignored=True)]
-    return process.start(argv, cwd=repo.top, env=git.git_environment()), argv
-
-
-def finish_caller_status(started: tuple[Any, list[str]]) -> worktrees.Status:
-    """What the caller's checkout holds beyond its commit."""
-    return worktrees.parse_status(process.finish(*started))
-
-
-def lacking(status: worktrees.Status, top: str, worktree: str) -> dict[str, Any]:
-    """What a new tree lacks compared with the caller's: counts and first paths by kind."""
-    ignored = [path for path in status.ignored if not worktrees.is_cache(top, path)]
-    here = [path for path in ignored if not os.path.lexists(os.path.join(worktree, path))]
-    groups = {
-        "uncommitted": sorted(
-            {*status.staged, *status.modified, *status.conflicted, *status.untracked}
-        ),
-        "ignored": [path for path in here if not path.startswith(life.RUNS)],
-        "submodules": missing_submodules(worktree),
-        "lfs_pointers": lfs_pointers(worktree),
-    }
-    return {
-        key: {"count": len(paths), "paths": paths[:20]} for key, paths in groups.items() if paths
-    }
-
-
-def missing_submodules(worktree: str) -> list[str]:
-    """The submodules of a new tree: git leaves them empty."""
-    if not os.path.isfile(os.path.join(worktree, ".gitmodules")):
-        return []
-    done = git.require_git(worktree, "ls-files", "-s", "-z")
-    rows = [entry.partition("\t") for entry in done.text.split("\0") if entry.startswith("160000 ")]
-    return [
-        path for _, _, path in rows if not os.path.lexists(os.path.join(worktree, path, ".git"))
-    ]
-
-
-def lfs_pointers(worktree: str) -> list[str]:
-    """The files of a new tree that hold a Git LFS pointer instead of their content."""
-    try:
-        with open(os.path.join(worktree, ".gitattributes"), "rb") as file:
-            if b"filter=lfs" not in file.read():
-                return []
-    except OSError:
-        return []
-    names = git.require_git(worktree, "ls-files", "-z")
-    done = git.require_git(worktree, "check-attr", "-z", "--stdin", "filter", stdin=names.stdout)
-    words = done.text.split("\0")
-    found: list[str] = []
-    for path, value in zip(words[::3], words[2::3], strict=False):
-        if value == "lfs":
-            with contextlib.suppress(OSError), open(os.path.join(worktree, path), "rb") as file:
-                if file.read(40).startswith(b"version https://git-lfs.github.com/spec"):
-                    found.append(path)
-    return found

@@ -1,0 +1,542 @@
+"""What each verb of `agent_workers.py` answers, for a person and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from fanout.cli.common import read_prompt, warn
+from fanout.errors import ExitCode, SkillError, refused, usage, worst
+from fanout.output import Answer, next_action, shorten
+
+if TYPE_CHECKING:
+    from fanout.git import Repository
+    from fanout.spawning import Request, Spawned
+    from fanout.steering import View
+
+PROG = "agent_workers.py"
+ENTRY = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), PROG
+)
+
+
+def own_command(repo: Repository, *words: str) -> str:
+    """A command of this program that can be pasted."""
+    from fanout.workers import quote
+
+    return " ".join(map(quote, [sys.executable, ENTRY, *words, "--repo", repo.main_root]))
+
+
+def event(options: argparse.Namespace) -> Answer:
+    """`event`: what an agent reports."""
+    from fanout.reporting import report
+
+    data = report(options.kind, options.message, options.data, os.getcwd())
+    return Answer("event", f"reported {data['event']}", data)
+
+
+def doctor(options: argparse.Namespace) -> Answer:
+    """`doctor`: one line for each thing that was looked at."""
+    from fanout.doctor import examine
+
+    checks = examine(options.repo, options.harness, options.agent_cli, options.tmux_socket)
+    bad = [check for check in checks if not check.ok]
+    lines = [f"{'ok     ' if c.ok else 'MISSING'} {c.name:<12} {c.found}" for c in checks]
+    error = None
+    if bad:
+        error = SkillError(
+            "missing",
+            "missing or unfit: " + ", ".join(check.name for check in bad),
+            "; ".join(check.hint for check in bad if check.hint),
+            exit_code=ExitCode.MISSING,
+        )
+    data = {"checks": [check.to_json() for check in checks]}
+    code = ExitCode.MISSING if bad else ExitCode.DONE
+    return Answer("doctor", "\n".join(lines), data, code, error)
+
+
+def spawn(repo: Repository, options: argparse.Namespace) -> Answer:
+    """`spawn`: one worker, or one for each prompt of a folder."""
+    from fanout import copies, spawning, tmux
+
+    many = options.prompts_dir is not None
+    requests = spawn_requests(repo, options)
+    tmux.require_tmux()
+    if options.dry_run:
+        return spawn_plan(repo, requests, many)
+    caller = copies.start_caller_status(repo)
+    results = spawning.spawn_all(repo, requests)
+    status = copies.finish_caller_status(caller)
+    rows: list[dict[str, Any]] = []
+    texts: list[str] = []
+    for result in results:
+        worker = None
+        if result.worker is not None:
+            worker = worker_json(result)
+            worker["lacks"] = copies.lacking(status, repo.top, result.worker.worktree)
+            texts.append(worker_text(result, worker["lacks"]))
+        error = result.error.to_json() if result.error else None
+        rows.append(
+            {"name": result.name, "ok": result.error is None, "error": error, "worker": worker}
+        )
+    if not many:
+        error = results[0].error
+        code = error.exit_code if error else ExitCode.DONE
+        data = {"worker": rows[0]["worker"], **(error.data if error else {})}
+        return Answer("spawn", "\n".join(texts), data, code, error, spawn_actions(repo, results))
+    failed = [row for row in rows if not row["ok"]]
+    for row in failed:
+        texts.append(f"{row['name']}: {row['error']['message']}\n  {row['error']['hint']}".rstrip())
+    error = None
+    if failed:
+        names = ", ".join(row["name"] for row in failed)
+        error = SkillError(
+            "spawn-failed", f"{len(failed)} of {len(rows)} workers were not started well: {names}"
+        )
+    code = ExitCode.FAILED if failed else ExitCode.DONE
+    return Answer(
+        "spawn", "\n".join(texts), {"workers": rows}, code, error, spawn_actions(repo, results)
+    )
+
+
+def worker_json(result: Spawned) -> dict[str, Any]:
+    """`data.worker` of `spawn`."""
+    worker = result.worker
+    assert worker is not None
+    return {
+        "name": worker.name,
+        "branch": worker.branch,
+        "worktree": worker.worktree,
+        "base": worker.base,
+        "integration_branch": worker.integration_branch,
+        "session": worker.session,
+        "pane": worker.pane,
+        "attach": worker.attach_command,
+        "delivered": result.delivered,
+        "note": result.note,
+    }
+
+
+def worker_text(result: Spawned, lacks: dict[str, Any]) -> str:
+    """A new worker, for a person."""
+    worker = result.worker
+    assert worker is not None
+    how = "delivered" if result.delivered else "NOT delivered"
+    lines = [
+        f"{worker.name}: spawned" + (f" ({result.note})" if result.note else ""),
+        f"  branch    {worker.branch}, from {worker.base[:12]}",
+        f"  worktree  {worker.worktree}",
+        f"  prompt    {how} ({worker.prompt_mode})",
+        f"  watch     {worker.attach_command}",
+    ]
+    words = {
+        "uncommitted": "uncommitted changes of your checkout",
+        "ignored": "ignored files of your checkout (--copy PATH brings them)",
+        "submodules": "submodules (git submodule update --init)",
+        "lfs_pointers": "Git LFS content (git lfs pull)",
+    }
+    for key, group in lacks.items():
+        names = ", ".join(group["paths"][:3]) + (", ..." if group["count"] > 3 else "")
+        lines.append(f"  lacks     {group['count']} {words[key]}: {names}")
+    return "\n".join(lines)
+
+
+def spawn_actions(repo: Repository, results: list[Spawned]) -> tuple[dict[str, Any], ...]:
+    """What to do next after `spawn`."""
+    rows: list[dict[str, Any]] = []
+    for result in results:
+        worker = result.worker
+        if worker is not None and result.error is not None:
+            rows.append(
+                next_action("attach", worker.attach_command, f"see what {result.name} shows")
+            )
+    if any(result.worker is not None for result in results):
+        rows.append(
+            next_action("status", own_command(repo, "status"), "see how the workers get on")
+        )
+    return tuple(rows)
+
+
+def spawn_plan(repo: Repository, requests: list[Request], many: bool) -> Answer:
+    """What `spawn --dry-run` answers."""
+    from fanout import spawning, worktrees
+
+    rows: list[dict[str, Any]] = []
+    for request in requests:
+        spawning.check_request(repo, request)
+        spawning.require_free_name(repo, request.name)
+        worktrees.require_free_place(repo, request.worktree)
+        worktrees.require_free_branch(repo, request.branch)
+        rows.append(
+            {
+                "name": request.name,
+                "branch": request.branch,
+                "worktree": request.worktree,
+                "base": request.base,
+                "session": request.session_prefix + request.name,
+                "executable": request.executable,
+                "prompt_mode": request.prompt_mode,
+                "prompt": spawning.full_prompt(request),
+            }
+        )
+    text = "\n".join(
+        f"would spawn {row['name']}\n  branch    {row['branch']}, from {row['base'][:12]}\n"
+        f"  worktree  {row['worktree']}\n"
+        f"  agent     {row['executable']} (prompt by {row['prompt_mode']})"
+        for row in rows
+    )
+    data: dict[str, Any] = {"workers": rows} if many else {"worker": rows[0]}
+    return Answer("spawn", text, {"dry_run": True, **data})
+
+
+def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Request]:
+    """The checked requests of a `spawn` call."""
+    import shlex
+
+    from fanout import harness, records, spawning, tmux
+    from fanout.git import resolve_commit
+
+    started = time.monotonic()
+    mapping = harness.load_harness(options.harness, options.agent_cli)
+    mode = options.prompt_mode or mapping.prompt_mode
+    prompts = read_prompts(options, mode)
+    for name in prompts:
+        records.require_name(name)
+    try:
+        agent_args = shlex.split(options.agent_args)
+    except ValueError as error:
+        raise usage(
+            "invalid-agent-args", f"--agent-args {options.agent_args!r}: {error}"
+        ) from error
+    env: dict[str, str] = {}
+    for pair in options.env:
+        key, equals, value = pair.partition("=")
+        if not equals or tmux.VARIABLE.fullmatch(key) is None:
+            raise usage(
+                "invalid-env",
+                f"--env {pair[:80]!r} is not K=V",
+                "use a name of letters, digits and '_'",
+            )
+        env[key] = value
+    if "\0" in options.session_prefix or not records.NAME.fullmatch("a" + options.session_prefix):
+        raise usage(
+            "invalid-prefix",
+            f"{options.session_prefix[:80]!r} is not a session prefix",
+            "use letters, digits, '-' and '_'",
+        )
+    socket = tmux.require_socket_name(options.tmux_socket or tmux.socket_for(repo.common_dir))
+    executable = harness.require_executable(mapping.executable)
+    base = resolve_commit(repo, options.base) if options.base is not None else repo.head
+    folder: str | None = options.worktree
+    place = os.path.abspath(os.path.join(options.repo, folder)) if folder else None
+    return [
+        spawning.Request(
+            name=name,
+            prompt=prompt,
+            harness=mapping,
+            executable=executable,
+            base=base,
+            branch=options.branch if options.branch is not None else name,
+            worktree=place or os.path.join(repo.main_root + ".worktrees", name),
+            agent_args=agent_args,
+            prompt_mode=mode,
+            prompt_arg=options.prompt_arg if options.prompt_arg is not None else mapping.prompt_arg,
+            owns=options.owns,
+            copies=options.copy,
+            setups=options.setup,
+            env=env,
+            session_prefix=options.session_prefix,
+            socket=socket,
+            settle=options.settle,
+            ready_timeout=options.ready_timeout,
+            deadline=started + options.timeout if options.timeout is not None else None,
+            with_contract=not options.no_contract,
+        )
+        for name, prompt in prompts.items()
+    ]
+
+
+def read_prompts(options: argparse.Namespace, mode: str) -> dict[str, str]:
+    """The prompts of a `spawn` call by worker name."""
+    if options.prompts_dir is None:
+        if options.name is None:
+            raise usage("usage", "give a NAME, or --prompts-dir DIR", f"see `{PROG} spawn --help`")
+        prompt = read_prompt(options.prompt, options.prompt_file)
+        if prompt is None and mode != "none":
+            raise usage("usage", "a prompt is needed", "give --prompt TEXT or --prompt-file FILE")
+        return {options.name: prompt or ""}
+    if options.name or options.branch or options.worktree or options.prompt or options.prompt_file:
+        raise usage(
+            "usage",
+            "--prompts-dir takes names, branches, places and prompts from the folder",
+            "leave out NAME, --branch, --worktree, --prompt and --prompt-file",
+        )
+    folder: str = options.prompts_dir
+    try:
+        entries = sorted(os.listdir(folder))
+    except OSError as error:
+        raise usage("prompt-unreadable", f"cannot read the folder {folder!r}: {error}") from error
+    names = [entry.removesuffix(".md") for entry in entries if entry.endswith(".md")]
+    if not names:
+        raise usage(
+            "prompt-missing",
+            f"there is no NAME.md in {folder!r}",
+            "name each prompt file after its worker",
+        )
+    folded = [name.casefold() for name in names]
+    if len(set(folded)) < len(folded):
+        raise usage("invalid-name", "two prompt files differ only by case", "rename one of them")
+    return {name: read_prompt(None, os.path.join(folder, name + ".md")) or "" for name in names}
+
+
+def status(repo: Repository, options: argparse.Namespace) -> Answer:
+    """`status`: a row for each worker; with --watch a line for each change."""
+    from fanout import steering
+    from fanout.workers import load_all
+
+    def views() -> tuple[list[View], list[SkillError]]:
+        workers, errors = load_all(repo.common_dir, options.names)
+        return steering.view_all(repo, workers, files=not options.no_files), errors
+
+    if options.watch:
+        return watch(views, options.json)
+    rows, errors = views()
+    data = {
+        "workers": [view.to_json() for view in rows],
+        "damaged": [error.to_json() for error in errors],
+        "integration_branch": repo.branch,
+    }
+    error = errors[0] if errors else None
+    code = ExitCode.FAILED if errors else ExitCode.DONE
+    return Answer("status", status_table(rows), data, code, error, status_actions(repo, rows))
+
+
+def watch(views: Any, as_json: bool) -> Answer:
+    """Print a line for each change until the caller ends it."""
+    import json
+
+    from fanout.output import write_out
+
+    seen: dict[str, str] = {}
+    while True:
+        rows, _ = views()
+        for view in rows:
+            row = view.to_json()
+            line = json.dumps(row) if as_json else status_line(view)
+            if seen.get(view.worker.name) != line:
+                seen[view.worker.name] = line
+                write_out(line + "\n")
+        for name in set(seen) - {view.worker.name for view in rows}:
+            del seen[name]
+            write_out(
+                json.dumps({"name": name, "state": None}) + "\n"
+                if as_json
+                else f"{name}: no longer there\n"
+            )
+        time.sleep(1.0)
+
+
+def status_line(view: View) -> str:
+    """One worker in one line."""
+    word = view.state.word
+    if view.state.exit_code is not None:
+        word += f" ({view.state.exit_code})"
+    dirty = "?" if view.files is None else str(view.files.dirty)
+    ahead = "?" if view.ahead is None else str(view.ahead)
+    job = f"{view.job['id'] or '-'} {view.job['state']}"
+    name, branch, detail = view.worker.name, view.worker.branch, shorten(view.state.detail, 80)
+    row = f"{name:<20} {word:<13} {ahead:>5} {dirty:>5}  {job:<16} {branch}  {detail}"
+    return row.rstrip()
+
+
+def status_table(views: list[View]) -> str:
+    """All workers for a person."""
+    if not views:
+        return "no workers"
+    head = f"{'worker':<20} {'state':<13} {'ahead':>5} {'dirty':>5}  {'job':<16} branch"
+    return "\n".join([head, *map(status_line, views)])
+
+
+def status_actions(repo: Repository, views: list[View]) -> tuple[dict[str, Any], ...]:
+    """What to do next, for workers that need somebody."""
+    rows: list[dict[str, Any]] = []
+    for view in views[:20]:
+        name = view.worker.name
+        if view.state.word == "waiting":
+            rows.append(
+                next_action(
+                    "attach", view.worker.attach_command, f"{name} asks: {view.state.detail}"
+                )
+            )
+        elif view.state.word in ("exited", "gone"):
+            rows.append(
+                next_action(
+                    "capture", own_command(repo, "capture", name, "--log"), f"see how {name} ended"
+                )
+            )
+    return tuple(rows)
+
+
+def capture(repo: Repository, options: argparse.Namespace) -> Answer:
+    """`capture`: the agent's last lines."""
+    from fanout import steering
+    from fanout.workers import load
+
+    text = steering.capture(
+        repo, load(repo.common_dir, options.name), options.lines, from_log=options.log
+    )
+    data = {"name": options.name, "text": text, "source": "log" if options.log else "screen"}
+    return Answer("capture", text, data)
+
+
+def send(repo: Repository, options: argparse.Namespace) -> Answer:
+    """`send`: a follow-up prompt."""
+    from fanout import steering
+
+    prompt = read_prompt(options.prompt, options.prompt_file)
+    if prompt is None:
+        raise usage("usage", "a prompt is needed", "give --prompt TEXT or --prompt-file FILE")
+    worker, evidence = steering.send(repo, options.name, prompt)
+    data = {"name": worker.name, "delivered": True, "evidence": evidence}
+    watch_it = next_action(
+        "capture", own_command(repo, "capture", worker.name), "see what it does with it"
+    )
+    return Answer(
+        "send", f"{worker.name}: delivered (seen by: {evidence})", data, next_actions=(watch_it,)
+    )
+
+
+def attach(repo: Repository, options: argparse.Namespace) -> Answer:
+    """`attach`: become the tmux client, or print how."""
+    from fanout import workers
+
+    worker = workers.load(repo.common_dir, options.name)
+    if workers.own_pane(worker, worker.server.panes()) is None:
+        raise refused(
+            "no-pane",
+            f"the tmux session of {worker.name!r} is no longer there",
+            "see capture --log",
+        )
+    data = {"name": worker.name, "attach": worker.attach_command}
+    if options.print or options.json:
+        return Answer("attach", worker.attach_command, data)
+    if not sys.stdin.isatty():
+        raise refused(
+            "no-terminal",
+            "attach needs a terminal",
+            f"give --print, or run: {worker.attach_command}",
+        )
+    words = ["tmux", *worker.server.address, "attach-session", "-t", "=" + worker.session]
+    return os.execvp(words[0], words)
+
+
+def stop(repo: Repository, options: argparse.Namespace) -> Answer:
+    """`stop`: each name by itself."""
+    from fanout import steering
+    from fanout.workers import load
+
+    for name in options.names:
+        load(repo.common_dir, name)
+    rows: list[dict[str, Any]] = []
+    errors: list[SkillError] = []
+    for name in dict.fromkeys(options.names):
+        try:
+            rows.append(
+                {"name": name, "ok": True, "result": steering.stop(repo, name), "error": None}
+            )
+        except SkillError as error:
+            errors.append(error)
+            rows.append({"name": name, "ok": False, "result": None, "error": error.to_json()})
+    text = "\n".join(f"{row['name']}: {row['result'] or row['error']['message']}" for row in rows)
+    code = worst([error.exit_code for error in errors])
+    return Answer("stop", text, {"workers": rows}, code, errors[0] if errors else None)
+
+
+def cleanup(repo: Repository, options: argparse.Namespace) -> Answer:
+    """`cleanup`: what was removed, and why the rest was not."""
+    from fanout import cleaning, records
+    from fanout.workers import load
+
+    if bool(options.names) == options.merged:
+        raise usage("usage", "give NAMEs, or --merged", f"see `{PROG} cleanup --help`")
+    if options.merged and options.discard:
+        raise usage("usage", "--merged takes only what is integrated; --discard needs names")
+    for name in options.names:
+        load_or_damaged(load, repo.common_dir, name)
+    names = options.names or records.worker_names(repo.common_dir)
+    choice = cleaning.Choice(
+        options.merged, options.branch_delete, options.discard, options.dry_run
+    )
+    results = cleaning.clean(repo, names, choice)
+    gone = [result for result in results if result.removed]
+    kept = [result for result in results if not result.removed]
+    data = {
+        "removed": [result.name for result in gone],
+        "refused": [{"name": r.name, "reasons": cleaning.reasons_json(r.reasons)} for r in kept],
+        "workers": [result.to_json() for result in results],
+        "dry_run": options.dry_run,
+    }
+    text = "\n".join(map(cleanup_text, results)) or "nothing to clean up"
+    if options.dry_run:
+        text = "dry run: nothing was changed\n" + text
+    error = None
+    if kept and not options.merged:
+        error = SkillError(
+            "cleanup-refused",
+            "kept, because something would be lost: " + ", ".join(result.name for result in kept),
+            "see the reasons; integrate the work, stop the agent, or save it with --discard",
+            exit_code=ExitCode.REFUSED,
+        )
+    code = ExitCode.REFUSED if error else ExitCode.DONE
+    return Answer("cleanup", text, data, code, error, cleanup_actions(repo, kept))
+
+
+def load_or_damaged(load: Any, common_dir: str, name: str) -> None:
+    """Demand that a name is known; a damaged record is a reason to keep it, not an unknown name."""
+    try:
+        load(common_dir, name)
+    except SkillError as error:
+        if error.code != "record-damaged":
+            raise
+        warn(error.message)
+
+
+def cleanup_text(result: Any) -> str:
+    """One worker's clean-up for a person."""
+    if result.removed:
+        lines = [f"{result.name}: removed" + (", branch deleted" if result.branch_deleted else "")]
+        if result.rescue:
+            lines.append(f"  saved under {result.rescue}")
+        lines += [f"  {note}" for note in result.notes]
+        return "\n".join(lines)
+    lines = [f"{result.name}: kept"]
+    for reason in result.reasons:
+        shown = ", ".join(shorten(path, 120) for path in reason.paths[:5])
+        more = f" and {len(reason.paths) - 5} more" if len(reason.paths) > 5 else ""
+        lines.append(f"  {reason.code}: {shown}{more}")
+    return "\n".join(lines)
+
+
+def cleanup_actions(repo: Repository, kept: list[Any]) -> tuple[dict[str, Any], ...]:
+    """What to do about workers that were kept."""
+    rows: list[dict[str, Any]] = []
+    for result in kept[:20]:
+        codes = {reason.code for reason in result.reasons}
+        if "running" in codes:
+            rows.append(
+                next_action(
+                    "stop",
+                    own_command(repo, "stop", result.name),
+                    f"end the agent of {result.name}",
+                )
+            )
+        else:
+            rows.append(
+                next_action(
+                    "status", own_command(repo, "status", result.name), f"look at {result.name}"
+                )
+            )
+    return tuple(rows)
