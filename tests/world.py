@@ -1,0 +1,289 @@
+"""A hermetic world for one test: its own HOME, git configuration, tmux sockets and repository."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = ROOT / "scripts"
+AGENT_WORKERS = SCRIPTS / "agent_workers.py"
+SAMPLE_AGENT = ROOT / "examples" / "sample_agent.py"
+FAKE_AGENT = Path(__file__).resolve().parent / "fake_agent.py"
+DEADLINE = 30.0
+
+
+def wait_for(question: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
+    """The first true answer; fails at the deadline with what was asked and seen last."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = question()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            pytest.fail(f"not seen in {seconds} s: {what}; last answer: {answer!r}")
+        time.sleep(0.02)
+
+
+class Ran(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The JSON answer."""
+        return json.loads(self.out)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """`data` of the JSON answer."""
+        return self.json["data"]
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """`error` of the JSON answer."""
+        return self.json["error"]
+
+
+class World:
+    """Everything that a test touches lies below `root`, whose path is short enough for sockets."""
+
+    def __init__(self) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="aw-", dir="/tmp")).resolve()
+        self.home = self.root / "home"
+        self.home.mkdir()
+        (self.root / "t").mkdir(mode=0o700)
+        (self.root / "bin").mkdir()
+        (self.root / "gitconfig").write_text(
+            "[user]\n\tname = Test\n\temail = test@example.invalid\n"
+            '[init]\n\tdefaultBranch = main\n[protocol "file"]\n\tallow = always\n'
+        )
+        self.log = self.root / "prompts.jsonl"
+        self.env = {
+            "PATH": f"{self.root / 'bin'}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
+            "HOME": str(self.home),
+            "LANG": "C.UTF-8",
+            "GIT_CONFIG_GLOBAL": str(self.root / "gitconfig"),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "TMUX_TMPDIR": str(self.root / "t"),
+            "SAMPLE_AGENT_LOG": str(self.log),
+            "SAMPLE_AGENT_HOME": str(self.root / "sample"),
+            "WORLD": str(self.root),
+        }
+        self.repo = self.make_repo("repo")
+
+    # --- git ---
+
+    def make_repo(self, name: str) -> Path:
+        """A repository with one commit on main."""
+        repo = self.root / name
+        repo.mkdir(parents=True)
+        self.git("init", "-q", cwd=repo)
+        (repo / "README.md").write_text("hello\n")
+        self.commit("first", repo)
+        return repo
+
+    def git(self, *arguments: str, cwd: Path | None = None, check: bool = True) -> str:
+        """Run git; its stdout without the last newline."""
+        done = subprocess.run(
+            ["git", *arguments], cwd=cwd or self.repo, env=self.env, capture_output=True,
+            text=True, errors="surrogateescape", check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        if check and done.returncode != 0:
+            pytest.fail(f"git {arguments} failed: {done.stderr}")
+        return done.stdout.rstrip("\n")
+
+    def commit(self, message: str, tree: Path | None = None) -> str:
+        """Commit everything in a tree; the new commit's id."""
+        tree = tree or self.repo
+        self.git("add", "-A", cwd=tree)
+        self.git("commit", "-q", "--allow-empty", "-m", message, cwd=tree)
+        return self.git("rev-parse", "HEAD", cwd=tree)
+
+    def branches(self) -> set[str]:
+        """The names of all local branches."""
+        return set(self.git("for-each-ref", "--format=%(refname:short)", "refs/heads").split())
+
+    def worktrees(self) -> list[str]:
+        """The paths of all worktrees, the main one first."""
+        entries = self.git("worktree", "list", "--porcelain", "-z").split("\0")
+        return [e.removeprefix("worktree ") for e in entries if e.startswith("worktree ")]
+
+    def tree(self, name: str) -> Path:
+        """The worktree of a worker, by the default rule."""
+        return self.root / "repo.worktrees" / name
+
+    def record(self, name: str) -> Path:
+        """The record of a worker."""
+        return self.repo / ".git" / "agent-workers" / "workers" / name
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a refused command must leave as it was: refs, worktrees, sessions, files, config."""
+        files = {
+            str(p.relative_to(self.repo)): p.read_bytes() if p.is_file() else None
+            for p in sorted(self.repo.rglob("*"))
+            if ".git" not in p.relative_to(self.repo).parts
+        }
+        parent = self.root / "repo.worktrees"
+        return {
+            "refs": self.git("for-each-ref"),
+            "worktrees": self.worktrees(),
+            "config": (self.repo / ".git" / "config").read_bytes(),
+            "files": files,
+            "trees": sorted(p.name for p in parent.iterdir()) if parent.is_dir() else [],
+            "sessions": sorted(self.sessions()),
+            "workers": sorted(p.name for p in self.record("x").parent.glob("*")),
+        }
+
+    # --- the command ---
+
+    def run(
+        self,
+        *arguments: str,
+        cwd: Path | None = None,
+        stdin: bytes = b"",
+        env: dict[str, str] | None = None,
+        seconds: float = 90.0,
+        script: Path = AGENT_WORKERS,
+    ) -> Ran:
+        """Run agent_workers.py (or another script) in the repository."""
+        done = subprocess.run(
+            [sys.executable, str(script), *arguments], cwd=cwd or self.repo, input=stdin,
+            env={**self.env, **(env or {})}, capture_output=True, timeout=seconds, check=False,
+        )  # fmt: skip
+        out = done.stdout.decode("utf-8", "surrogateescape")
+        err = done.stderr.decode("utf-8", "surrogateescape")
+        assert "Traceback" not in err, err
+        return Ran(done.returncode, out, err)
+
+    def ok(self, *arguments: str, **options: Any) -> dict[str, Any]:
+        """Run with --json, demand success; the data."""
+        ran = self.run(*arguments, "--json", **options)
+        assert ran.code == 0, (ran.out, ran.err)
+        assert ran.json["ok"] is True
+        return ran.data
+
+    def refused(self, code: int, *arguments: str, **options: Any) -> dict[str, Any]:
+        """Run with --json, demand this exit code; the error."""
+        ran = self.run(*arguments, "--json", **options)
+        assert ran.code == code, (ran.code, ran.out, ran.err)
+        assert ran.json["ok"] is False
+        return ran.error
+
+    def start(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Start agent_workers.py and do not wait for it."""
+        return subprocess.Popen(
+            [sys.executable, str(AGENT_WORKERS), *arguments], cwd=self.repo,
+            env={**self.env, **(env or {})}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def spawn(
+        self, name: str, prompt: str = "Do nothing.", *more: str, **options: Any
+    ) -> dict[str, Any]:
+        """Spawn a worker with the sample agent; `data.worker`."""
+        call = ["spawn", name, "--prompt", prompt, "--agent-cli", str(SAMPLE_AGENT), *more]
+        return self.ok(*call, **options)["worker"]
+
+    def spawn_fake(
+        self, name: str, mode: str, *more: str, prompt: str = "hello", **options: Any
+    ) -> Ran:
+        """Spawn a worker with a fake agent (see fake_agent.py), as JSON, whatever its exit code."""
+        return self.run(
+            "spawn",
+            name,
+            "--prompt",
+            prompt,
+            "--no-contract",
+            *self.fake(mode),
+            *more,
+            "--json",
+            **options,
+        )
+
+    def fake(self, mode: str, *words: str) -> list[str]:
+        """The options that make a fake agent the agent. It logs bytes to `root/<mode>.log`."""
+        return ["--agent-cli", str(FAKE_AGENT), "--agent-args", " ".join([mode, *words])]
+
+    def status(self, name: str) -> dict[str, Any]:
+        """The status row of one worker."""
+        return self.ok("status", name)["workers"][0]
+
+    def wait_state(self, name: str, state: str) -> dict[str, Any]:
+        """The status row once the worker is in a state."""
+        return wait_for(
+            lambda: row if (row := self.status(name))["state"] == state else None, f"{name} {state}"
+        )
+
+    def prompts(self) -> list[dict[str, Any]]:
+        """What sample agents were given, in order."""
+        return (
+            [json.loads(line) for line in self.log.read_text().splitlines()]
+            if self.log.exists()
+            else []
+        )
+
+    # --- tmux and processes ---
+
+    def sockets(self) -> list[Path]:
+        """The tmux sockets of this world."""
+        return [path for path in (self.root / "t").rglob("*") if path.is_socket()]
+
+    def tmux(self, *arguments: str, socket: Path | None = None) -> str:
+        """Run tmux on the world's only server (or the named socket)."""
+        socket = socket or self.sockets()[0]
+        done = subprocess.run(
+            ["tmux", "-S", str(socket), *arguments],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout.rstrip("\n")
+
+    def sessions(self) -> list[str]:
+        """The names of all tmux sessions of this world."""
+        return [
+            name
+            for socket in self.sockets()
+            for name in self.tmux(
+                "list-sessions", "-F", "#{session_name}", socket=socket
+            ).splitlines()
+        ]
+
+    def processes(self) -> dict[int, str]:
+        """The living processes that carry this world's mark, this one and zombies left out."""
+        mark = f"WORLD={self.root}".encode()
+        found: dict[int, str] = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+        return found
+
+    def close(self) -> None:
+        """End all that is left and remove everything."""
+        for socket in self.sockets():
+            self.tmux("kill-server", socket=socket)
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        subprocess.run(["chmod", "-R", "u+rwx", str(self.root)], check=False, capture_output=True)
+        shutil.rmtree(self.root, ignore_errors=True)
