@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 from fanout.errors import ExitCode, SkillError, usage
@@ -141,14 +141,17 @@ def wait_ready(harness: Harness, timeout: float) -> Generator[None, Look, Outcom
             return Outcome(False, "", None, look.text)
 
 
-def submit(target: Target, prompt: str) -> Delivery:
-    """Paste once, press Enter alone, and look for evidence; only Enter may be repeated."""
-    harness = target.harness
+def submit(
+    target: Target, prompt: str, drawn_as: Callable[[str, set[int]], None] | None = None
+) -> Delivery:
+    """Paste once, press Enter alone, and look for evidence; only Enter may be repeated.
+
+    `drawn_as` is told the screen with the text on it, and the rows that show it, before Enter.
+    """
     before = yield
     if before.pane is None or before.pane.dead:
         return Outcome(False, "", None, before.text, ended=True)
     events_size = size_of(target.events)
-    was_busy = harness.busy.match(before.text, before.pane.title) is not None
     text = pasteable(prompt, target.log)
     target.server.paste(target.pane, text.encode())
 
@@ -173,8 +176,25 @@ def submit(target: Target, prompt: str) -> Delivery:
         if moment - pasted >= PASTE_PAUSE and (quiet or moment - pasted >= PASTE_LIMIT):
             break
     echo = changed_rows(before.text, drawn) - noise
-    cursor = look.pane.cursor_y
+    if drawn_as is not None:
+        drawn_as(drawn, echo)
+    return (yield from press_enter(target, look, drawn, echo, noise, events_size))
 
+
+def press_enter(
+    target: Target,
+    look: Look,
+    drawn: str,
+    echo: set[int],
+    noise: set[int],
+    events_size: int,
+) -> Delivery:
+    """Press Enter until something shows that the text which stands on the screen was taken."""
+    harness = target.harness
+    if look.pane is None:
+        return Outcome(False, "", None, look.text, ended=True, typed=True)
+    cursor = look.pane.cursor_y
+    was_busy = harness.busy.match(look.text, look.pane.title) is not None
     for _ in range(ENTERS):
         dialog = dialog_on_screen(harness, look.text, look.pane.title)
         if dialog is not None:

@@ -14,22 +14,22 @@ from fanout import (
     delivery,
     git,
     harness,
+    jobs,
     proctree,
     records,
+    starting,
     takeback,
     tmux,
     worktrees,
 )
 from fanout import workers as life
-from fanout.errors import ExitCode, SkillError, refused, usage
+from fanout.errors import SkillError, refused, usage
 from fanout.harness import Harness
 from fanout.output import progress
-from fanout.tmux import Launch, Server
 from fanout.workers import Worker
 
 LOCK_WAIT = 60.0
 SETUP_LIMIT = 600.0
-PROMPT_LIMIT = 10_000_000
 FIRST_JOB = "0001"
 THREADS = 4
 
@@ -72,36 +72,29 @@ class Spawned(NamedTuple):
 def spawn_all(repo: git.Repository, requests: list[Request]) -> list[Spawned]:
     """Start workers, each all or nothing; the answers are in the order of the requests."""
     made: dict[str, Worker] = {}
-    errors: dict[str, SkillError] = {}
-    done: list[Spawned] = []
+    done: dict[str, Spawned] = {}
     with contextlib.ExitStack() as locks:
+        able: list[Request] = []
         for request in requests:
             try:
                 locks.enter_context(life.lock(repo.common_dir, request.name))
+                able.append(request)
             except SkillError as error:
-                errors[request.name] = error
+                done[request.name] = Spawned(request.name, None, False, error)
         try:
-            prepare_all(repo, [r for r in requests if r.name not in errors], made, errors)
-            launch_all(repo, [r for r in requests if r.name in made], made, errors)
-            launched = time.monotonic()
-            started = [r for r in requests if r.name in made]
-            outcomes = deliver_all(repo, started, made, errors)
-            started = [r for r in requests if r.name in made]
-            watch_all(started, made, outcomes, launched)
-            for request in requests:
-                worker = made.get(request.name)
-                if worker is None:
-                    done.append(Spawned(request.name, None, False, errors[request.name]))
-                    continue
-                require_time(request, "see the agent settle")
-                done.append(conclude(repo, request, worker, outcomes[request.name]))
-                del made[request.name]
+            prepare_all(repo, able, made, done)
+            starts = [begin(repo, request, made) for request in able if request.name in made]
+            started = starting.start_agents(repo, starts, able[0].env if able else {})
+            for request in able:
+                if request.name in made:
+                    done[request.name] = conclude(repo, request, started[request.name])
+                    del made[request.name]
         except BaseException:
-            # A signal, the deadline, or a fault: what is not concluded is taken back.
+            # A signal or a fault: what is not concluded is taken back.
             for worker in made.values():
                 takeback.take_back(repo, worker)
             raise
-    return done
+    return [done[request.name] for request in requests]
 
 
 # --- Checking and making -------------------------------------------------------------------
@@ -124,23 +117,11 @@ def check_request(repo: git.Repository, request: Request) -> None:
                 f"{path!r} leads out of the checkout",
                 "copy it by a --setup command",
             )
-    require_prompt(request.prompt)
+    jobs.require_prompt(request.prompt)
     if request.prompt_mode == "argument":
         harness.require_argument(full_prompt(request), request.prompt_arg)
     if request.prompt_mode == "paste":
         delivery.require_pasteable(full_prompt(request))
-
-
-def require_prompt(prompt: str) -> None:
-    """Demand a prompt that can be kept and passed on."""
-    if not prompt.strip():
-        raise usage("prompt-empty", "the prompt is empty", "say what the worker should do")
-    if "\0" in prompt:
-        raise usage("prompt-unfit", "the prompt holds a NUL byte", "remove it")
-    if len(prompt) > PROMPT_LIMIT:
-        raise usage(
-            "prompt-unfit", f"the prompt is longer than {PROMPT_LIMIT} characters", "shorten it"
-        )
 
 
 def full_prompt(request: Request) -> str:
@@ -160,10 +141,11 @@ def prepare_all(
     repo: git.Repository,
     requests: list[Request],
     made: dict[str, Worker],
-    errors: dict[str, SkillError],
+    done: dict[str, Spawned],
 ) -> None:
-    """Make worktree and record of each worker, a few at a time."""
+    """Make record and worktree of each worker, a few at a time; failures are taken back."""
     queue = list(reversed(requests))
+    errors: dict[str, SkillError] = {}
     stop = threading.Event()
 
     def work() -> None:
@@ -190,13 +172,20 @@ def prepare_all(
             for thread in threads:
                 thread.join()
         finally:
+            # Also on a signal: nothing may be made behind the back of what is taken back.
             stop.set()
             for thread in threads:
                 thread.join()
-    for name in errors:
+    for name, error in errors.items():
         worker = made.pop(name, None)
-        if worker is not None:
-            errors[name] = takeback.taken_back(repo, worker, errors[name])
+        done[name] = failed(repo, name, worker, error)
+
+
+def failed(repo: git.Repository, name: str, worker: Worker | None, error: SkillError) -> Spawned:
+    """A spawn that failed, taken back as far as it had come."""
+    if worker is not None:
+        error = takeback.taken_back(repo, worker, error)
+    return Spawned(name, None, False, error)
 
 
 def prepare(repo: git.Repository, request: Request, made: dict[str, Worker]) -> None:
@@ -241,12 +230,15 @@ def reserve(repo: git.Repository, request: Request, made: dict[str, Worker]) -> 
             session=request.session_prefix + request.name,
             pane="",
             pane_pid=0,
-            server_pid=0,
+            pane_started="",
             boot_id=proctree.boot_id(),
             mapping=request.harness.mapping,
             executable=request.executable,
             argv=[],
+            agent_args=request.agent_args,
+            env_names=sorted(request.env),
             prompt_mode=request.prompt_mode,
+            prompt_arg=request.prompt_arg,
             session_id="",
             owns=request.owns,
             copied={},
@@ -325,7 +317,7 @@ def run_step(
     limit = SETUP_LIMIT
     if request.deadline is not None:
         limit = min(limit, max(0.1, request.deadline - time.monotonic()))
-    env = tmux.environment_with({**request.env, **worker_variables(worker)})
+    env = tmux.environment_with({**request.env, **starting.worker_variables(worker)})
     status = proctree.run_logged(
         argv, cwd=worker.worktree, env=env, log=log, timeout=limit, mark=worker.mark
     )
@@ -370,121 +362,31 @@ def require_time(request: Request, what: str) -> None:
         raise delivery.deadline_passed(what)
 
 
-def worker_variables(worker: Worker) -> dict[str, str]:
-    """What the environment of a worker's processes adds to the caller's."""
-    return {
-        "AGENT_WORKER_ID": worker.launch,
-        "AGENT_WORKER_NAME": worker.name,
-        "AGENT_WORKER_WORKTREE": worker.worktree,
-        "AGENT_WORKER_EVENT": contract.event_command(),
-    }
-
-
-# --- Starting and watching -----------------------------------------------------------------
-
-
-def launch_all(
-    repo: git.Repository,
-    requests: list[Request],
-    made: dict[str, Worker],
-    errors: dict[str, SkillError],
-) -> None:
-    """Start the agents, all with one tmux call (or as few as the length of a message allows)."""
-    launches: list[tuple[Request, Launch]] = []
-    env = tmux.environment_with(requests[0].env if requests else {})
-    variables = tmux.variable_names(env)
-    for request in requests:
-        worker = write_start(repo, request, made[request.name], variables, env)
-        made[request.name] = worker
-        folder = records.worker_dir(repo.common_dir, worker.name)
-        argv = ["/bin/sh", os.path.join(folder, "launch.sh")]
-        launches.append(
-            (
-                request,
-                Launch(worker.session, worker.launch, argv, os.path.join(folder, "terminal.log")),
-            )
-        )
-    while launches:
-        size = tmux.MESSAGE_LIMIT // (len(" ".join(variables)) + 1200) or 1
-        chunk, launches = launches[:size], launches[size:]
-        server = Server(("-L", chunk[0][0].socket))
-        commands = [c for _, launch in chunk for c in tmux.launch_commands(launch, variables)]
-        done = server.run(*commands, env=env)
-        rows = [line.split("\t") for line in tmux.lines_of(done.text)]
-        for (request, _), row in zip(chunk, rows, strict=False):
-            worker = made[request.name]._replace(
-                pane=row[0], pane_pid=int(row[1]), server_pid=int(row[2]), socket_path=row[3]
-            )
-            made[request.name] = worker
-            life.save(repo.common_dir, worker)
-        if done.code == 0:
-            continue
-        # The sequence ended at the session after the last one that was made.
-        failed, rest = (
-            chunk[len(rows)] if len(rows) < len(chunk) else chunk[-1],
-            chunk[len(rows) + 1 :],
-        )
-        name = failed[0].name
-        errors[name] = takeback.taken_back(
-            repo, made.pop(name), launch_error(failed[1], done.error_text)
-        )
-        launches = rest + launches
-
-
-def launch_error(launch: Launch, message: str) -> SkillError:
-    """Why tmux did not start a session."""
-    if "duplicate session" in message:
-        return refused(
-            "session-taken",
-            f"the tmux server already has a session {launch.session!r} that is not this worker's",
-            "give another --session-prefix, or another --tmux-socket",
-        )
-    return SkillError("tmux-failed", f"tmux could not start the session: {message}", "run `doctor`")
-
-
-def write_start(
-    repo: git.Repository,
-    request: Request,
-    worker: Worker,
-    variables: list[str],
-    env: dict[str, str],
-) -> Worker:
-    """Write the prompt, the card in the worktree and the launcher of a worker's first start."""
+def begin(repo: git.Repository, request: Request, made: dict[str, Worker]) -> starting.Start:
+    """Write the prompt, the first job and the launcher of a new worker."""
     common = repo.common_dir
-    folder = records.worker_dir(common, worker.name)
     prompt = full_prompt(request)
-    job = life.new_job(common, worker.name)
-    prompt_file = life.prompt_path(common, worker.name, job)
-    records.write_file(prompt_file, prompt.encode())
+    worker = made[request.name]
+    job = jobs.new_prompt(common, worker.name, prompt)
     session_id = new_session_id() if request.harness.new_args else ""
-    argv = harness.agent_argv(
+    worker = starting.write_start(
+        common,
+        worker._replace(session_id=session_id),
         request.harness,
-        request.executable,
-        request.agent_args,
-        mode=request.prompt_mode,
-        prompt_arg=request.prompt_arg,
-        prompt=prompt,
-        prompt_file=prompt_file,
-        session_args=request.harness.new_args,
-        placeholders={
-            "worktree": worker.worktree,
-            "git_common_dir": common,
-            "prompt_file": prompt_file,
-            "session_id": session_id,
-            "name": worker.name,
-            "record_dir": folder,
-        },
+        prompt,
+        job,
+        request.harness.new_args,
     )
-    worker = worker._replace(argv=argv, session_id=session_id)
+    made[request.name] = worker
     life.write_card(worker, job)
-    # tmux sets SHELL to its own default shell; TERM and its company are tmux's to say.
-    own = {**worker_variables(worker), **({"SHELL": env["SHELL"]} if "SHELL" in env else {})}
-    keep = [*variables, *own, "TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "COLORTERM", "PWD"]
-    script = life.launch_script(worker, record=folder, keep=keep, variables=own)
-    records.write_file(os.path.join(folder, "launch.sh"), script)
     life.save(common, worker)
-    life.record_event(common, worker.name, "spawned", job=job, launch=worker.launch)
-    return worker
+    before = jobs.fresh_snapshot(worker)
+    life.record_event(
+        common, worker.name, "spawned", job=job, launch=worker.launch, opens=True, before=before
+    )
+    return starting.Start(
+        worker, request.harness, prompt, request.settle, request.ready_timeout, request.deadline
+    )
 
 
 def new_session_id() -> str:
@@ -496,134 +398,32 @@ def new_session_id() -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def deliver_all(
-    repo: git.Repository,
-    requests: list[Request],
-    made: dict[str, Worker],
-    errors: dict[str, SkillError],
-) -> dict[str, delivery.Outcome]:
-    """Paste the prompts where the mode is `paste`, all panes in one loop; the others got theirs."""
-    given = ("argument", "file")
-    outcomes = {
-        r.name: delivery.Outcome(r.prompt_mode in given, r.prompt_mode, None, "") for r in requests
-    }
-    pasting = [request for request in requests if request.prompt_mode == "paste"]
-    if not pasting:
-        return outcomes
-    progress("waiting for the agents to take their prompts")
-    by_pane = {made[request.name].pane: request for request in pasting}
-    server = made[pasting[0].name].server
-    jobs = {
-        pane: delivery.deliver(
-            target_of(repo, made[request.name], request.harness),
-            full_prompt(request),
-            ready_timeout=request.ready_timeout,
-        )
-        for pane, request in by_pane.items()
-    }
-    for pane, outcome in delivery.drive(server, jobs, pasting[0].deadline).items():
-        name = by_pane[pane].name
-        if isinstance(outcome, SkillError):
-            errors[name] = takeback.taken_back(repo, made.pop(name), outcome)
-        else:
-            outcomes[name] = outcome
-    return outcomes
-
-
-def target_of(repo: git.Repository, worker: Worker, mapping: Harness) -> delivery.Target:
-    """Where a worker's prompts go."""
-    folder = records.worker_dir(repo.common_dir, worker.name)
-    return delivery.Target(
-        server=worker.server,
-        pane=worker.pane,
-        harness=mapping,
-        log=os.path.join(folder, "terminal.log"),
-        events=worker.events_file,
-    )
-
-
-def watch_all(
-    requests: list[Request],
-    made: dict[str, Worker],
-    outcomes: dict[str, delivery.Outcome],
-    launched: float,
-) -> None:
-    """Watch all new agents together until the settling time is over: who ended, and who asks."""
-    settle = max((request.settle for request in requests), default=0.0)
-    while settle > 0:
-        server = made[requests[0].name].server
-        panes, screens = server.look([made[request.name].pane for request in requests])
-        for request in requests:
-            pane = panes.get(made[request.name].pane)
-            text = screens.get(made[request.name].pane, "")
-            before = outcomes[request.name]
-            if pane is None or pane.dead:
-                outcomes[request.name] = before._replace(ended=True, screen=text)
-            elif before.delivered or request.prompt_mode == "none":
-                # A pasted prompt that was taken may well lead to a question: that is no dialog
-                # in its way. One that was given at the start may still stand behind it.
-                asks = request.prompt_mode != "paste"
-                dialog = (
-                    harness.dialog_on_screen(request.harness, text, pane.title) if asks else None
-                )
-                outcomes[request.name] = before._replace(dialog=dialog, screen=text)
-        past = time.monotonic()
-        ended = all(outcomes[request.name].ended for request in requests)
-        late = any(r.deadline is not None and past >= r.deadline for r in requests)
-        if past >= launched + settle or ended or late:
-            return
-        time.sleep(delivery.ROUND)
-
-
-def conclude(
-    repo: git.Repository, request: Request, worker: Worker, outcome: delivery.Outcome
-) -> Spawned:
-    """Say how one spawn ended, and record it; an agent that failed at once is taken back."""
-    common = repo.common_dir
+def conclude(repo: git.Repository, request: Request, started: starting.Started) -> Spawned:
+    """Say how one spawn ended, and record it; what failed is taken back."""
+    common, worker, outcome = repo.common_dir, started.worker, started.outcome
+    if started.error is not None:
+        return failed(repo, request.name, worker, started.error)
     code = life.exit_record(common, worker) if outcome.ended else 0
     if code != 0 and takeback.is_untouched(worker):
-        failed = SkillError(
+        error = SkillError(
             "agent-ended",
             f"the agent of {request.name!r} ended with exit code {code} before it did anything",
             "its screen ended with:\n" + delivery.screen_excerpt(outcome.screen),
         )
-        return Spawned(request.name, None, False, takeback.taken_back(repo, worker, failed))
+        return failed(repo, request.name, worker, error)
+    if request.deadline is not None and time.monotonic() >= request.deadline:
+        return failed(repo, request.name, worker, delivery.deadline_passed("start the worker"))
     delivered = outcome.delivered and outcome.dialog is None
     worker = worker._replace(phase="live")
     life.save(common, worker)
     if request.prompt_mode != "none":
         facts = {"delivered": delivered, "mode": request.prompt_mode, "evidence": outcome.evidence}
-        life.record_event(common, worker.name, "delivered", job=FIRST_JOB, **facts)
-    if outcome.ended:
-        return Spawned(
-            request.name, worker, delivered, None, "the agent has already ended; see status"
+        life.record_event(
+            common, worker.name, "delivered", job=FIRST_JOB, prompt=FIRST_JOB, **facts
         )
+    if outcome.ended:
+        note = "the agent has already ended; see status"
+        return Spawned(request.name, worker, delivered, None, note)
     if delivered or (request.prompt_mode == "none" and outcome.dialog is None):
         return Spawned(request.name, worker, delivered, None)
-    return Spawned(request.name, worker, False, undelivered(worker, outcome))
-
-
-def undelivered(worker: Worker, outcome: delivery.Outcome) -> SkillError:
-    """Why a prompt did not reach an agent that lives."""
-    seen = "the screen shows:\n" + delivery.screen_excerpt(outcome.screen)
-    watch = f"look at it with: {worker.attach_command}\n"
-    if outcome.dialog is not None:
-        return SkillError(
-            "agent-asks",
-            f"the agent of {worker.name!r} asks ({outcome.dialog}); the prompt was not submitted",
-            watch + "answer there, then send the prompt\n" + seen,
-            exit_code=ExitCode.BLOCKED,
-        )
-    if not outcome.typed:
-        return SkillError(
-            "agent-not-ready",
-            f"the agent of {worker.name!r} was not ready for input in time; nothing was typed",
-            watch + "when it is ready, send the prompt; a longer --ready-timeout may help\n" + seen,
-            exit_code=ExitCode.BLOCKED,
-        )
-    return SkillError(
-        "delivery-unproved",
-        f"the prompt was typed to {worker.name!r}, but nothing shows that the agent took it",
-        watch + "if the text stands in the input line, press Enter there\n" + seen,
-        exit_code=ExitCode.BLOCKED,
-    )
+    return Spawned(request.name, worker, False, starting.undelivered(worker, outcome))

@@ -6,15 +6,13 @@ import os
 import time
 from typing import Any, NamedTuple
 
-from fanout import delivery, git, proctree, records, worktrees
+from fanout import git, jobs, proctree, records, worktrees
 from fanout import workers as life
 from fanout.errors import ExitCode, SkillError, refused
 from fanout.output import plain_text
-from fanout.spawning import require_prompt, target_of, undelivered
 from fanout.tmux import Pane, Server
 from fanout.workers import State, Worker
 
-SEND_LOCK_WAIT = 120.0
 LEAVE_WAIT = 3.0
 TERM_WAIT = 3.0
 
@@ -27,7 +25,7 @@ class View(NamedTuple):
     head: str | None
     ahead: int | None
     files: worktrees.Status | None
-    job: dict[str, Any]
+    job: jobs.Job
 
     def to_json(self) -> dict[str, Any]:
         """The row of `data.workers`."""
@@ -43,7 +41,7 @@ class View(NamedTuple):
             "head": self.head,
             "ahead": self.ahead,
             "dirty": self.files.dirty if self.files else None,
-            "job": self.job,
+            "job": self.job.to_json(),
             "session": worker.session,
             "pane": worker.pane,
             "attach": worker.attach_command,
@@ -88,7 +86,7 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
         if trouble:
             state = state._replace(detail=f"{state.detail}; {trouble}".strip("; "))
         head = heads.get(worker.branch_ref)
-        job = life.job_of(life.read_events(common, worker), state)
+        job = jobs.current(common, worker, state)
         count = ahead.get((worker.base, head)) if head else None
         views.append(View(worker, state, head, count, tree, job))
     return views
@@ -203,91 +201,6 @@ def last_lines(text: str, lines: int) -> str:
     return "\n".join(rows[-lines:])
 
 
-# --- send -----------------------------------------------------------------------------------
-
-
-def send(repo: git.Repository, worker_name: str, prompt: str) -> tuple[Worker, str]:
-    """Paste a follow-up prompt to a running agent; returns the worker and the evidence.
-
-    Raises SkillError: `not-running` and `input-not-empty` (exit 3), `agent-asks`,
-    `agent-not-ready` (exit 10), `delivery-unproved` (exit 1), `prompt-unfit` (exit 2), `busy`.
-    """
-    common = repo.common_dir
-    require_prompt(prompt)
-    delivery.require_pasteable(prompt)
-    life.load(common, worker_name)
-    with life.lock(common, worker_name, wait=SEND_LOCK_WAIT):
-        worker = life.load(common, worker_name)
-        panes, screens = look([worker])[worker.name]
-        state = life.state_of(common, worker, panes, screens)
-        screen = screens.get(worker.pane, "")
-        if state.word not in ("running", "starting", "waiting"):
-            raise not_running(worker, state)
-        if state.word == "waiting":
-            raise undelivered(worker, delivery.Outcome(False, "", state.detail, screen))
-        require_empty_input(common, worker, screen)
-        job = life.new_job(common, worker.name)
-        records.write_file(life.prompt_path(common, worker.name, job), prompt.encode())
-        target = target_of(repo, worker, worker.harness)
-        if state.word == "starting":
-            task = delivery.deliver(target, prompt, ready_timeout=worker.ready_timeout)
-        else:
-            task = delivery.submit(target, prompt)
-        life.write_card(worker, job)
-        outcome = delivery.drive(worker.server, {worker.pane: task}, None)[worker.pane]
-        if isinstance(outcome, SkillError):
-            raise outcome
-        facts = {"delivered": outcome.delivered, "mode": "paste", "evidence": outcome.evidence}
-        life.record_event(common, worker.name, "delivered", job=job, **facts)
-        if outcome.delivered:
-            return worker, outcome.evidence
-        if outcome.ended:
-            raise SkillError(
-                "agent-ended",
-                f"the agent of {worker.name!r} ended while the prompt was on its way",
-                "its screen ended with:\n" + delivery.screen_excerpt(outcome.screen),
-            )
-        error = undelivered(worker, outcome)
-        if error.code == "delivery-unproved":
-            error.exit_code = ExitCode.FAILED
-        raise error
-
-
-def not_running(worker: Worker, state: State) -> SkillError:
-    """Nothing can be typed: the agent is not there."""
-    code = f" ({state.exit_code})" if state.exit_code is not None else ""
-    return refused(
-        "not-running",
-        f"the agent of {worker.name!r} is {state.word}{code}, so it takes no input",
-        "nothing was typed; see status, and spawn a new worker for more work",
-    )
-
-
-def require_empty_input(common_dir: str, worker: Worker, screen: str) -> None:
-    """Demand that the text of an earlier, unproved send does not stand in the input line.
-
-    The next text would be appended to it and both submitted as one.
-    """
-    folder = os.path.join(records.worker_dir(common_dir, worker.name), "prompts")
-    events, _ = records.read_events(os.path.join(os.path.dirname(folder), "events.jsonl"))
-    sent = [event for event in events if event.event == "delivered"]
-    if not sent or sent[-1].data.get("delivered"):
-        return
-    path = life.prompt_path(common_dir, worker.name, str(sent[-1].job))
-    try:
-        with open(path, encoding="utf-8") as file:
-            rows = [row.strip() for row in file.read().split("\n") if row.strip()]
-    except OSError:
-        return
-    tail = rows[-1][-60:] if rows else ""
-    if len(tail) >= 3 and tail in "".join(row.rstrip() for row in screen.split("\n")[-15:]):
-        raise refused(
-            "input-not-empty",
-            f"the text of an earlier send still stands on the screen of {worker.name!r}: {tail!r}",
-            "nothing was typed; submit or clear it there first: " + worker.attach_command,
-        )
-
-
 # --- stop -----------------------------------------------------------------------------------
 
 
@@ -309,10 +222,10 @@ def stop(repo: git.Repository, worker_name: str) -> str:
         alive = life.processes_of(worker, panes)
         if not alive:
             return "not running"
-        job = life.job_of(life.read_events(common, worker), life.State("running"))
+        job = jobs.open_job(life.read_events(common, worker))
         life.record_event(common, worker.name, "stopped", launch=worker.launch)
-        if job["state"] == "open":
-            life.record_event(common, worker.name, "cancelled", job=job["id"])
+        if job is not None:
+            life.record_event(common, worker.name, "cancelled", job=job, message="stopped")
         if pane is not None and not pane.dead and worker.harness.leave_keys:
             worker.server.press(worker.pane, *worker.harness.leave_keys)
             await_end(worker, panes, LEAVE_WAIT)

@@ -55,7 +55,8 @@ class Server(NamedTuple):
         self, *commands: list[str], stdin: bytes | None = None, env: dict[str, str] | None = None
     ) -> Completed:
         """Run commands as one sequence in one client; the exit code is an answer."""
-        argv = ["tmux", *self.address, "-f", CONFIG]
+        # -u: without a UTF-8 locale tmux would print `_` for each tab and each wide character.
+        argv = ["tmux", "-u", *self.address, "-f", CONFIG]
         for number, command in enumerate(commands):
             argv += [";"] * (number > 0) + [argument(word) for word in command]
         try:
@@ -169,20 +170,27 @@ class Launch(NamedTuple):
     log: str
 
 
-def launch_commands(launch: Launch, variables: list[str]) -> list[list[str]]:
-    """The commands that start one session in the middle of one sequence.
+def launch_commands(launches: list[Launch], variables: list[str]) -> list[list[str]]:
+    """The one sequence that starts sessions; it prints a line for each: pane, pid, socket.
 
     `update-environment` makes tmux take exactly these variables from the client that asks, so
     values travel over the socket alone, never in an argument list or a file.
     """
-    # Only a target that ends in a colon is taken as a session by every command.
-    target = f"={launch.session}:"
     return [
         ["set-option", "-g", "update-environment", " ".join(variables)],
         ["set-option", "-g", "history-limit", "50000"],
+        *(command for launch in launches for command in session_commands(launch)),
+    ]
+
+
+def session_commands(launch: Launch) -> list[list[str]]:
+    """The commands that start one session."""
+    # Only a target that ends in a colon is taken as a session by every command.
+    target = f"={launch.session}:"
+    return [
         [
             *("new-session", "-d", "-x", "200", "-y", "50", "-s", launch.session),
-            *("-n", "agent", "-P", "-F", "#{pane_id}\t#{pane_pid}\t#{pid}\t#{socket_path}"),
+            *("-n", "agent", "-P", "-F", "#{pane_id}\t#{pane_pid}\t#{socket_path}"),
             *("--", *launch.argv),
         ],
         ["set-option", "-p", "-t", target, "@agent_worker", launch.mark],

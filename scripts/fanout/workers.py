@@ -14,8 +14,6 @@ from fanout.harness import Harness
 from fanout.tmux import Pane, Server
 
 RUNS = ".worker-runs"
-# What ends a job, and how.
-CLOSING = {"completed": "completed", "error": "failed", "cancelled": "cancelled"}
 
 
 class Worker(NamedTuple):
@@ -40,12 +38,15 @@ class Worker(NamedTuple):
     session: str
     pane: str
     pane_pid: int
-    server_pid: int
+    pane_started: str
     boot_id: str
     mapping: dict[str, Any]
     executable: str
     argv: list[str]
+    agent_args: list[str]
+    env_names: list[str]
     prompt_mode: str
+    prompt_arg: str
     session_id: str
     owns: list[str]
     copied: dict[str, str]
@@ -185,18 +186,6 @@ def exit_record(common_dir: str, worker: Worker) -> int | None:
     return None
 
 
-def new_job(common_dir: str, name: str) -> str:
-    """The id of the next job of a worker: the number of its prompt."""
-    folder = os.path.join(records.worker_dir(common_dir, name), "prompts")
-    records.make_dir(folder)
-    return f"{len(os.listdir(folder)) + 1:04d}"
-
-
-def prompt_path(common_dir: str, name: str, job: str) -> str:
-    """Where the prompt of a job is kept."""
-    return os.path.join(records.worker_dir(common_dir, name), "prompts", f"{job}.md")
-
-
 def write_card(worker: Worker, job: str) -> None:
     """Leave in the worktree which worker and job it belongs to, for the agent's reports."""
     folder = os.path.join(worker.worktree, RUNS)
@@ -219,9 +208,11 @@ class State(NamedTuple):
 
 
 def own_pane(worker: Worker, panes: dict[str, Pane]) -> Pane | None:
-    """The worker's pane: its id and the mark of its newest start must both match."""
+    """The worker's pane: the one that carries the mark of its newest start. Ids may be reused."""
     pane = panes.get(worker.pane)
-    return pane if pane is not None and pane.mark == worker.launch else None
+    if pane is not None and pane.mark == worker.launch:
+        return pane
+    return next((pane for pane in panes.values() if pane.mark == worker.launch), None)
 
 
 def state_of(
@@ -242,7 +233,7 @@ def state_of(
         if pane is not None:
             return State("exited", pane.dead_status, "its launcher was killed")
         return State("gone", detail="its tmux session is no longer there")
-    text = screens.get(worker.pane, "")
+    text = screens.get(pane.pane, "")
     dialog = harnesses.dialog_on_screen(worker.harness, text, pane.title)
     if dialog is not None:
         return State("waiting", detail=dialog)
@@ -274,19 +265,6 @@ def was_stopped(common_dir: str, worker: Worker) -> bool:
         if event.event == "stopped":
             return event.data.get("launch") == worker.launch
     return False
-
-
-def job_of(events: list[records.Event], state: State) -> dict[str, Any]:
-    """The newest job: `{id, state, last_event}`; its state follows from events and the process."""
-    jobs = [e.job for e in events if e.event in ("spawned", "delivered") and e.job]
-    job = jobs[-1] if jobs else None
-    word = "open"
-    for event in events:
-        if event.job == job and event.event in CLOSING and word == "open":
-            word = CLOSING[event.event]
-    if word == "open" and state.word in ("exited", "gone"):
-        word = "failed"
-    return {"id": job, "state": word, "last_event": events[-1].event if events else None}
 
 
 def processes_of(worker: Worker, panes: dict[str, Pane]) -> list[proctree.Process]:

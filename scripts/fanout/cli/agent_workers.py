@@ -258,6 +258,9 @@ def add_send(parser: Parser) -> None:
     """The options of `send`."""
     parser.add_argument("name", metavar="NAME")
     add_prompt_options(parser)
+    parser.add_argument(
+        "--anew", action="store_true", help="forget an earlier send whose fate is unknown"
+    )
 
 
 def add_cleanup(parser: Parser) -> None:

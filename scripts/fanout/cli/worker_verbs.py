@@ -346,7 +346,7 @@ def status_line(view: View) -> str:
         word += f" ({view.state.exit_code})"
     dirty = "?" if view.files is None else str(view.files.dirty)
     ahead = "?" if view.ahead is None else str(view.ahead)
-    job = f"{view.job['id'] or '-'} {view.job['state']}"
+    job = f"{view.job.id or '-'} {view.job.state}"
     name, branch, detail = view.worker.name, view.worker.branch, shorten(view.state.detail, 80)
     row = f"{name:<20} {word:<13} {ahead:>5} {dirty:>5}  {job:<16} {branch}  {detail}"
     return row.rstrip()
@@ -394,19 +394,27 @@ def capture(repo: Repository, options: argparse.Namespace) -> Answer:
 
 def send(repo: Repository, options: argparse.Namespace) -> Answer:
     """`send`: a follow-up prompt."""
-    from fanout import steering
+    from fanout.sending import send as send_prompt
 
     prompt = read_prompt(options.prompt, options.prompt_file)
     if prompt is None:
         raise usage("usage", "a prompt is needed", "give --prompt TEXT or --prompt-file FILE")
-    worker, evidence = steering.send(repo, options.name, prompt)
-    data = {"name": worker.name, "delivered": True, "evidence": evidence}
+    sent = send_prompt(repo, options.name, prompt, anew=options.anew)
+    worker = sent.worker
+    data = {
+        "name": worker.name,
+        "delivered": True,
+        "evidence": sent.evidence,
+        "job": sent.job,
+        "already_typed": sent.again,
+    }
     watch_it = next_action(
         "capture", own_command(repo, "capture", worker.name), "see what it does with it"
     )
-    return Answer(
-        "send", f"{worker.name}: delivered (seen by: {evidence})", data, next_actions=(watch_it,)
-    )
+    text = f"{worker.name}: delivered (seen by: {sent.evidence})"
+    if sent.again:
+        text += "; an earlier send had typed it already"
+    return Answer("send", text, data, next_actions=(watch_it,))
 
 
 def attach(repo: Repository, options: argparse.Namespace) -> Answer:

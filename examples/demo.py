@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""The main job in about ten seconds: three workers on a throw-away repository, with a sample agent.
+
+Needs Python, git and tmux; no account and no network. `make demo` runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+AGENT_WORKERS = os.path.join(ROOT, "scripts", "agent_workers.py")
+AGENT = os.path.join(ROOT, "examples", "sample_agent.py")
+DEADLINE = 60.0
+
+PROMPTS = {
+    "greeting": """Add a module that greets.
+@sleep 1
+@write greeting.py def greet(name):\\n    return f"Hello, {name}!"\\n
+@commit Add greeting
+@write .worker-runs/changelog/greeting.md ### Added\\n\\n- A module that greets.\\n
+@report completed greeting.py is there
+""",
+    "farewell": """Add a module that says good-bye.
+@sleep 1
+@write farewell.py def part(name):\\n    return f"Good-bye, {name}!"\\n
+@commit Add farewell
+@write .worker-runs/changelog/farewell.md ### Added\\n\\n- A module that says good-bye.\\n
+@report completed farewell.py is there
+""",
+    "docs": """Describe the modules in USAGE.md.
+@write USAGE.md # Usage\\n\\nCall `greet(name)`.\\n
+@commit Describe greet
+@report progress one of two modules is described
+""",
+}
+FOLLOW_UP = """Describe `part` too.
+@append USAGE.md \\nCall `part(name)` to leave.\\n
+@commit Describe part
+@write .worker-runs/changelog/docs.md ### Added\\n\\n- USAGE.md describes the modules.\\n
+@report completed USAGE.md is whole
+"""
+
+
+class Demo:
+    """A throw-away repository, and the commands on it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.repo = os.path.join(root, "repo")
+        hidden = ("GIT_", "TMUX", "AGENT_WORKER")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
+        home = os.path.join(root, "home")
+        self.env = {
+            **kept,
+            "HOME": home,
+            "TMUX_TMPDIR": os.path.join(root, "t"),
+            "GIT_CONFIG_GLOBAL": os.path.join(home, ".gitconfig"),
+            "GIT_CONFIG_NOSYSTEM": "1",
+        }
+        os.makedirs(home)
+        os.makedirs(self.env["TMUX_TMPDIR"], mode=0o700)
+
+    def run(self, *argv: str, quiet: bool = False) -> str:
+        """Run a command, show it and what it prints; leave on a failure."""
+        if not quiet:
+            shown = ["agent_workers.py" if word == AGENT_WORKERS else word for word in argv]
+            print("$ " + " ".join(word for word in shown if word != sys.executable), flush=True)
+        done = subprocess.run(
+            argv, cwd=self.repo, env=self.env, capture_output=True, text=True, check=False
+        )
+        if not quiet and done.stdout:
+            print(indented(done.stdout), flush=True)
+        if done.returncode != 0:
+            sys.exit(f"{argv[-1]} failed with {done.returncode}:\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def workers(self, *words: str, quiet: bool = False) -> str:
+        """Run agent_workers.py."""
+        return self.run(sys.executable, AGENT_WORKERS, *words, quiet=quiet)
+
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """The newest job of each worker."""
+        answer = json.loads(self.workers("status", "--no-files", "--json", quiet=True))
+        return {row["name"]: row["job"] for row in answer["data"]["workers"]}
+
+
+def indented(text: str) -> str:
+    """The text, each line set in; blank lines of a screen left out."""
+    return "\n".join("    " + line[:110] for line in text.split("\n") if line.strip()) + "\n"
+
+
+def wait_until(question: Callable[[], bool], what: str) -> None:
+    """Ask until it is true; leave at the deadline."""
+    deadline = time.monotonic() + DEADLINE
+    while not question():
+        if time.monotonic() > deadline:
+            sys.exit(f"not within {DEADLINE:.0f} s: {what}")
+        time.sleep(0.1)
+
+
+def step(text: str) -> None:
+    """Say what comes next."""
+    print(f"\n== {text}", flush=True)
+
+
+def make_repository(demo: Demo) -> None:
+    """A repository with one commit on main, and a changelog."""
+    os.makedirs(demo.repo)
+    for words in (
+        ["init", "-q", "-b", "main"],
+        ["config", "user.name", "Demo"],
+        ["config", "user.email", "demo@example.invalid"],
+    ):
+        demo.run("git", *words, quiet=True)
+    with open(os.path.join(demo.repo, "CHANGELOG.md"), "w", encoding="utf-8") as file:
+        file.write("# Changelog\n\n## [Unreleased]\n\n### Added\n\n")
+    demo.run("git", "add", "-A", quiet=True)
+    demo.run("git", "commit", "-qm", "Begin", quiet=True)
+
+
+def merge(demo: Demo, names: list[str]) -> None:
+    """Merge the branches by plain git, and fold the workers' changelog entries into the book."""
+    entries: list[str] = []
+    for name in names:
+        demo.run("git", "merge", "--no-ff", "-q", "-m", f"Merge {name}", name)
+        tree = os.path.join(f"{demo.repo}.worktrees", name)
+        with open(
+            os.path.join(tree, ".worker-runs", "changelog", f"{name}.md"), encoding="utf-8"
+        ) as file:
+            entries += [line for line in file if line.startswith("- ")]
+    with open(os.path.join(demo.repo, "CHANGELOG.md"), "a", encoding="utf-8") as file:
+        file.writelines(entries)
+    demo.run("git", "commit", "-qam", "Fold the changelog entries of three workers")
+
+
+def play(demo: Demo) -> None:
+    """The story, from three prompts to one merged branch."""
+    names = list(PROMPTS)
+    make_repository(demo)
+    prompts = os.path.join(demo.root, "prompts")
+    os.makedirs(prompts)
+    for name, prompt in PROMPTS.items():
+        with open(os.path.join(prompts, f"{name}.md"), "w", encoding="utf-8") as file:
+            file.write(prompt)
+
+    step("Three workers, each in its own worktree and tmux session")
+    demo.workers("spawn", "--prompts-dir", prompts, "--agent-cli", AGENT)
+
+    step("What they are doing")
+    demo.workers("status")
+    demo.workers("capture", "greeting", "--lines", "8")
+
+    step("One of them gets a follow-up")
+    wait_until(lambda: demo.jobs()["docs"]["last_event"] == "progress", "docs reports progress")
+    follow_up = os.path.join(demo.root, "docs-followup.md")
+    with open(follow_up, "w", encoding="utf-8") as file:
+        file.write(FOLLOW_UP)
+    demo.workers("send", "docs", "--prompt-file", follow_up)
+    wait_until(
+        lambda: all(job["state"] == "completed" for job in demo.jobs().values()),
+        "all three report that they are done",
+    )
+    demo.workers("status")
+
+    step("What each one did")
+    for name in names:
+        demo.run("git", "log", "--oneline", f"main..{name}")
+        demo.run("git", "diff", "--stat", f"main...{name}")
+
+    step("Merge, with their changelog entries")
+    merge(demo, names)
+    demo.run("git", "log", "--oneline", "--graph", "-n", "12")
+    demo.run("git", "show", "--stat", "--format=%s", "HEAD")
+
+    step("Clean up: only what is stopped and merged may go")
+    demo.workers("stop", *names)
+    demo.workers("cleanup", *names, "--branch-delete")
+    demo.run("git", "worktree", "list")
+
+
+def main() -> int:
+    """Play the demo; on a failure end what it started and keep the folder."""
+    # A short path: a socket's may have about 100 characters.
+    root = tempfile.mkdtemp(prefix="worker-demo-", dir="/tmp")
+    demo = Demo(root)
+    print(f"The repository of this demo: {demo.repo}")
+    try:
+        play(demo)
+    finally:
+        if os.path.isdir(demo.repo):
+            end_everything(demo)
+    print(f"\nDone. Nothing is left running. The result is in {demo.repo}")
+    print(f"Remove it with: rm -rf {root}")
+    return 0
+
+
+def end_everything(demo: Demo) -> None:
+    """Stop what a failed or interrupted demo left running."""
+    done = subprocess.run(
+        [sys.executable, AGENT_WORKERS, "status", "--no-files", "--json"],
+        cwd=demo.repo,
+        env=demo.env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    names = [row["name"] for row in json.loads(done.stdout)["data"]["workers"]] if done.stdout else []
+    if names:
+        subprocess.run(
+            [sys.executable, AGENT_WORKERS, "stop", *names],
+            cwd=demo.repo,
+            env=demo.env,
+            capture_output=True,
+            check=False,
+        )
+    shutil.rmtree(demo.env["TMUX_TMPDIR"], ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""A job is one prompt, followed from its delivery to its end. Its state is what the events say."""
+
+from __future__ import annotations
+
+import binascii
+import os
+from typing import Any, NamedTuple
+
+from fanout import records, worktrees
+from fanout import workers as life
+from fanout.errors import SkillError, usage
+from fanout.records import Event
+from fanout.workers import State, Worker
+
+# What ends a job, and how.
+ENDINGS = {"completed": "completed", "error": "failed", "cancelled": "cancelled"}
+PROMPT_LIMIT = 10_000_000
+AGENT_EVENTS = frozenset({"started", "progress", "heartbeat", "completed", "error"})
+
+
+class Job(NamedTuple):
+    """The newest job of a worker.
+
+    `state` is `open`, `completed`, `failed` or `cancelled`; `error` says why it failed, `message`
+    what the agent said at its end. `before` is what the tree was when the job began.
+    """
+
+    id: str | None
+    state: str
+    last_event: str | None
+    error: str
+    message: str
+    exit_code: int | None
+    started: bool
+    before: dict[str, Any]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its end is still to come."""
+        return self.id is not None and self.state == "open"
+
+    def to_json(self) -> dict[str, Any]:
+        """The `job` of a status or wait row."""
+        row = self._asdict()
+        del row["before"]
+        return row
+
+
+def job_of(events: list[Event], state: State) -> Job:
+    """The newest job, as far as events and the process's end tell."""
+    opening = next((e for e in reversed(events) if e.data.get("opens")), None)
+    last = events[-1].event if events else None
+    if opening is None:
+        return Job(None, "open", last, "", "", state.exit_code, False, {})
+    mine = [event for event in events if event.job == opening.job]
+    end = next((event for event in mine if event.event in ENDINGS), None)
+    word = ENDINGS[end.event] if end is not None else "open"
+    said = str(end.data.get("message", "")) if end is not None else ""
+    if word == "open" and state.word == "stopped":
+        # The `cancelled` that a killed `stop` did not come to write.
+        word = "cancelled"
+    return Job(
+        id=opening.job,
+        state=word,
+        last_event=last,
+        error=said if word == "failed" else "",
+        message=said if word == "completed" else "",
+        exit_code=state.exit_code,
+        started=any(event.event in AGENT_EVENTS for event in mine),
+        before=opening.data.get("before") or {},
+    )
+
+
+def current(common_dir: str, worker: Worker, state: State) -> Job:
+    """The newest job of a worker; the verdict on one whose agent ended without a word is recorded.
+
+    Completed: the process ended with 0 and something changed since the job began. Failed: it
+    ended otherwise, changed nothing, or is gone.
+    """
+    job = job_of(life.read_events(common_dir, worker), state)
+    if not job.is_open or state.word not in ("exited", "gone"):
+        return job
+    why = ending_without_word(worker, job, state)
+    kind = "error" if why else "completed"
+    message = why or "the agent ended with exit code 0 and left changes"
+    life.record_event(common_dir, worker.name, kind, job=job.id, by="coordinator", message=message)
+    word = ENDINGS[kind]
+    return job._replace(
+        state=word, last_event=kind, error=why, message=message if word == "completed" else ""
+    )
+
+
+def ending_without_word(worker: Worker, job: Job, state: State) -> str:
+    """Why a job failed whose agent ended without a report; empty when it completed."""
+    if state.word == "gone":
+        return f"the agent is gone: {state.detail}"
+    if state.exit_code is None:
+        return f"the agent ended, and nothing says how: {state.detail}"
+    if state.exit_code != 0:
+        return f"the agent ended with exit code {state.exit_code}"
+    try:
+        changed = snapshot(worker) != job.before
+    except SkillError as error:
+        return f"the agent ended with exit code 0, but its tree cannot be read: {error.message}"
+    return "" if changed else "the agent ended with exit code 0 and changed nothing"
+
+
+def snapshot(worker: Worker) -> dict[str, Any]:
+    """What a tree is now: its commit, and a checksum over its changed files.
+
+    Raises SkillError `git-failed`.
+    """
+    status = worktrees.read_status(worker.worktree)
+    lines: list[str] = []
+    for path in sorted({*status.staged, *status.modified, *status.conflicted, *status.untracked}):
+        try:
+            facts = os.lstat(os.path.join(worker.worktree, path))
+            lines.append(f"{path}\0{facts.st_mtime_ns}\0{facts.st_size}")
+        except OSError:
+            lines.append(f"{path}\0gone")
+    text = os.fsencode("\n".join(lines))
+    return {"head": status.head, "files": f"{binascii.crc32(text):08x}" if lines else ""}
+
+
+def fresh_snapshot(worker: Worker) -> dict[str, Any]:
+    """What a tree is that spawn has just made; one without additions needs no look."""
+    if worker.made or worker.copied:
+        return snapshot(worker)
+    return {"head": worker.base, "files": ""}
+
+
+def open_job(events: list[Event]) -> str | None:
+    """The id of the open job, or None; for a worker whose agent lives."""
+    job = job_of(events, State("running"))
+    return job.id if job.is_open else None
+
+
+def require_prompt(prompt: str) -> None:
+    """Demand a prompt that can be kept and passed on."""
+    if not prompt.strip():
+        raise usage("prompt-empty", "the prompt is empty", "say what the worker should do")
+    if "\0" in prompt:
+        raise usage("prompt-unfit", "the prompt holds a NUL byte", "remove it")
+    if len(prompt) > PROMPT_LIMIT:
+        raise usage(
+            "prompt-unfit", f"the prompt is longer than {PROMPT_LIMIT} characters", "shorten it"
+        )
+
+
+def new_prompt(common_dir: str, name: str, prompt: str) -> str:
+    """Keep a prompt in the record; returns its number, which is the id of a job that it opens."""
+    folder = os.path.join(records.worker_dir(common_dir, name), "prompts")
+    records.make_dir(folder)
+    taken = [entry[:4] for entry in os.listdir(folder) if entry.endswith(".md")]
+    number = f"{max(map(int, taken), default=0) + 1:04d}"
+    records.write_file(prompt_file(common_dir, name, number), prompt.encode())
+    return number
+
+
+def prompt_file(common_dir: str, name: str, number: str) -> str:
+    """Where a prompt is kept."""
+    return os.path.join(records.worker_dir(common_dir, name), "prompts", f"{number}.md")
+
+
+def read_prompt(common_dir: str, name: str, number: str) -> str:
+    """A kept prompt; empty when it is not there."""
+    try:
+        with open(prompt_file(common_dir, name, number), encoding="utf-8", newline="") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,251 @@
+"""From a prepared worker to a running agent that has its prompt; the same for spawn and resume."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+from fanout import contract, delivery, git, harness, jobs, proctree, records, tmux
+from fanout import workers as life
+from fanout.errors import ExitCode, SkillError, refused
+from fanout.harness import Harness
+from fanout.output import progress
+from fanout.tmux import Launch, Server
+from fanout.workers import Worker
+
+# Modes in which the agent has its prompt from its start on.
+GIVEN = ("argument", "file")
+
+
+class Start(NamedTuple):
+    """One agent to start. `deadline` is of time.monotonic, or None; the rest is in seconds."""
+
+    worker: Worker
+    harness: Harness
+    prompt: str
+    settle: float
+    ready_timeout: float
+    deadline: float | None
+
+
+class Started(NamedTuple):
+    """How a start went: `error` is set when tmux or the delivery failed outright."""
+
+    worker: Worker
+    outcome: delivery.Outcome
+    error: SkillError | None
+
+
+def write_start(
+    common_dir: str,
+    worker: Worker,
+    mapping: Harness,
+    prompt: str,
+    number: str,
+    session_args: tuple[str, ...],
+) -> Worker:
+    """Write the launcher of a start; returns the worker with its argument list.
+
+    Raises SkillError `prompt-unfit` for a prompt that its mode cannot carry.
+    """
+    folder = records.worker_dir(common_dir, worker.name)
+    prompt_file = jobs.prompt_file(common_dir, worker.name, number)
+    argv = harness.agent_argv(
+        mapping,
+        worker.executable,
+        worker.agent_args,
+        mode=worker.prompt_mode,
+        prompt_arg=worker.prompt_arg,
+        prompt=prompt,
+        prompt_file=prompt_file,
+        session_args=session_args,
+        placeholders={
+            "worktree": worker.worktree,
+            "git_common_dir": common_dir,
+            "prompt_file": prompt_file,
+            "session_id": worker.session_id,
+            "name": worker.name,
+            "record_dir": folder,
+        },
+    )
+    worker = worker._replace(argv=argv)
+    env = tmux.environment_with({})
+    # tmux sets SHELL to its own default shell; TERM and its company are tmux's to say.
+    own = {**worker_variables(worker), **({"SHELL": env["SHELL"]} if "SHELL" in env else {})}
+    terminal = ["TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "COLORTERM", "PWD"]
+    keep = [*tmux.variable_names(env), *worker.env_names, *own, *terminal]
+    script = life.launch_script(worker, record=folder, keep=keep, variables=own)
+    records.write_file(os.path.join(folder, "launch.sh"), script)
+    return worker
+
+
+def worker_variables(worker: Worker) -> dict[str, str]:
+    """What the environment of a worker's processes adds to the caller's."""
+    return {
+        "AGENT_WORKER_ID": worker.launch,
+        "AGENT_WORKER_NAME": worker.name,
+        "AGENT_WORKER_WORKTREE": worker.worktree,
+        "AGENT_WORKER_EVENT": contract.event_command(),
+    }
+
+
+def start_agents(
+    repo: git.Repository, starts: list[Start], env: dict[str, str]
+) -> dict[str, Started]:
+    """Start agents, bring them their prompts and watch them settle, all together; by name.
+
+    `env` is what the caller adds to its environment for them. What fails is answered, not undone.
+    """
+    done = launch(repo.common_dir, starts, tmux.environment_with(env))
+    launched = time.monotonic()
+    alive = [start for start in starts if done[start.worker.name].error is None]
+    deliver(repo.common_dir, alive, done)
+    alive = [start for start in starts if done[start.worker.name].error is None]
+    watch(alive, done, launched)
+    return done
+
+
+def launch(common_dir: str, starts: list[Start], env: dict[str, str]) -> dict[str, Started]:
+    """Start the sessions, in one tmux call (or as few as the length of a message allows)."""
+    done: dict[str, Started] = {}
+    variables = tmux.variable_names(env)
+    queue = list(starts)
+    while queue:
+        room = tmux.MESSAGE_LIMIT - len(" ".join(variables))
+        size = max(1, room // 1200)
+        chunk, queue = queue[:size], queue[size:]
+        server = Server(("-L", chunk[0].worker.socket))
+        launches = [launch_of(common_dir, start.worker) for start in chunk]
+        answer = server.run(*tmux.launch_commands(launches, variables), env=env)
+        rows = [line.split("\t") for line in tmux.lines_of(answer.text)]
+        for start, row in zip(chunk, rows, strict=False):
+            worker = start.worker._replace(
+                pane=row[0],
+                pane_pid=int(row[1]),
+                pane_started=proctree.start_time(int(row[1])) or "",
+                socket_path=row[2],
+            )
+            life.save(common_dir, worker)
+            given = worker.prompt_mode in GIVEN
+            done[worker.name] = Started(
+                worker, delivery.Outcome(given, worker.prompt_mode, None, ""), None
+            )
+        if answer.code != 0:
+            # The sequence ended at the session after the last one that was made.
+            failed = chunk[min(len(rows), len(chunk) - 1)].worker
+            error = launch_error(failed.session, answer.error_text)
+            done[failed.name] = Started(failed, delivery.Outcome(False, "", None, ""), error)
+            queue = chunk[len(rows) + 1 :] + queue
+    return done
+
+
+def launch_of(common_dir: str, worker: Worker) -> Launch:
+    """What tmux is told of one start."""
+    folder = records.worker_dir(common_dir, worker.name)
+    argv = ["/bin/sh", os.path.join(folder, "launch.sh")]
+    return Launch(worker.session, worker.launch, argv, os.path.join(folder, "terminal.log"))
+
+
+def launch_error(session: str, message: str) -> SkillError:
+    """Why tmux did not start a session."""
+    if "duplicate session" in message:
+        return refused(
+            "session-taken",
+            f"the tmux server already has a session {session!r} that is not this worker's",
+            "give another --session-prefix, or another --tmux-socket",
+        )
+    return SkillError("tmux-failed", f"tmux could not start the session: {message}", "run `doctor`")
+
+
+def deliver(common_dir: str, starts: list[Start], done: dict[str, Started]) -> None:
+    """Paste the prompts where the mode is `paste`, all panes in one loop; the others got theirs."""
+    pasting = [start for start in starts if start.worker.prompt_mode == "paste"]
+    if not pasting:
+        return
+    progress("waiting for the agents to take their prompts")
+    by_pane = {done[start.worker.name].worker.pane: start for start in pasting}
+    deliveries = {
+        pane: delivery.deliver(
+            target_of(common_dir, done[start.worker.name].worker, start.harness),
+            start.prompt,
+            ready_timeout=start.ready_timeout,
+        )
+        for pane, start in by_pane.items()
+    }
+    server = done[pasting[0].worker.name].worker.server
+    for pane, outcome in delivery.drive(server, deliveries, pasting[0].deadline).items():
+        before = done[by_pane[pane].worker.name]
+        failed = isinstance(outcome, SkillError)
+        done[before.worker.name] = (
+            before._replace(error=outcome) if failed else before._replace(outcome=outcome)
+        )
+
+
+def target_of(common_dir: str, worker: Worker, mapping: Harness) -> delivery.Target:
+    """Where a worker's prompts go."""
+    folder = records.worker_dir(common_dir, worker.name)
+    return delivery.Target(
+        server=worker.server,
+        pane=worker.pane,
+        harness=mapping,
+        log=os.path.join(folder, "terminal.log"),
+        events=worker.events_file,
+    )
+
+
+def watch(starts: list[Start], done: dict[str, Started], launched: float) -> None:
+    """Watch all new agents together until the settling time is over: who ended, and who asks."""
+    settle = max((start.settle for start in starts), default=0.0)
+    while settle > 0:
+        server = done[starts[0].worker.name].worker.server
+        panes, screens = server.look([done[start.worker.name].worker.pane for start in starts])
+        for start in starts:
+            before = done[start.worker.name]
+            outcome = settled(start, before, panes, screens)
+            done[start.worker.name] = before._replace(outcome=outcome)
+        moment = time.monotonic()
+        over = all(done[start.worker.name].outcome.ended for start in starts)
+        late = any(start.deadline is not None and moment >= start.deadline for start in starts)
+        if moment >= launched + settle or over or late:
+            return
+        time.sleep(delivery.ROUND)
+
+
+def settled(
+    start: Start, before: Started, panes: dict[str, tmux.Pane], screens: dict[str, str]
+) -> delivery.Outcome:
+    """What one more look at a new agent makes of its outcome."""
+    outcome = before.outcome
+    pane = life.own_pane(before.worker, panes)
+    text = screens.get(before.worker.pane, "")
+    if pane is None or pane.dead:
+        return outcome._replace(ended=True, screen=text or outcome.screen)
+    if before.worker.prompt_mode == "paste":
+        # Its delivery was looked after; a prompt that was taken may well lead to a question.
+        return outcome
+    dialog = harness.dialog_on_screen(start.harness, text, pane.title)
+    return outcome._replace(dialog=dialog, screen=text)
+
+
+def undelivered(worker: Worker, outcome: delivery.Outcome) -> SkillError:
+    """Why a prompt did not reach an agent that lives (exit 10)."""
+    seen = "the screen shows:\n" + delivery.screen_excerpt(outcome.screen)
+    look = f"look at it with: {worker.attach_command}\n"
+    if outcome.dialog is not None:
+        code = "agent-asks"
+        message = (
+            f"the agent of {worker.name!r} asks ({outcome.dialog}); the prompt was not submitted"
+        )
+        advice = "answer there, then send the prompt\n"
+    elif not outcome.typed:
+        code = "agent-not-ready"
+        message = f"the agent of {worker.name!r} was not ready for input in time; nothing was typed"
+        advice = "when it is ready, send the prompt; a longer --ready-timeout may help\n"
+    else:
+        code = "delivery-unproved"
+        message = (
+            f"the prompt was typed to {worker.name!r}, but nothing shows that the agent took it"
+        )
+        advice = "if the text stands in the input line, press Enter there\n"
+    return SkillError(code, message, look + advice + seen, exit_code=ExitCode.BLOCKED)
