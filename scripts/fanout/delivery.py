@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import NamedTuple
 
+from fanout import records
 from fanout.errors import ExitCode, SkillError, usage
 from fanout.harness import Harness, dialog_on_screen
 from fanout.output import plain_text
@@ -23,10 +24,17 @@ DIALOG_STILL = 1.0
 # Some programs swallow an Enter that follows a paste too closely (gemini: at once; 0.5 s is safe).
 PASTE_PAUSE = 0.5
 PASTE_LIMIT = 15.0
+# An agent that is slow to draw a paste would take an Enter in the same read for a part of it.
+ECHO_WAIT = 3.0
+# What an agent asks of its terminal reaches the screen and the log at different moments.
+BRACKET_WAIT = 2.0
 EVIDENCE = 1.5
 ENTERS = 3
+# A terminal in line mode drops what is longer (macOS 1024, Linux 4096 bytes).
+LINE_LIMIT = 1000
 
-PRIVATE_MODE = re.compile(rb"\x1b\[\?([0-9;]*)([hl])")
+# A switch of private modes, or the full reset that turns them all off.
+PRIVATE_MODE = re.compile(rb"\x1b\[\?([0-9;]{0,100})([hl])|\x1bc")
 
 
 class Look(NamedTuple):
@@ -37,13 +45,20 @@ class Look(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A pane to deliver to. `events` is the file that its agent reports into."""
+    """A pane to deliver to. `events` is the file that its agent reports into.
+
+    `note` is told the screen before anything is typed, and then, before Enter, the screen with the
+    text on it and the rows that show it: what must outlive a kill. `said` are the prompts that the
+    agent was given before: its screen may repeat them.
+    """
 
     server: Server
     pane: str
     harness: Harness
     log: str
     events: str
+    note: Callable[[str, str | None, list[int]], None]
+    said: str = ""
 
 
 class Outcome(NamedTuple):
@@ -111,9 +126,10 @@ def deliver(target: Target, prompt: str, *, ready_timeout: float) -> Delivery:
 def wait_ready(harness: Harness, timeout: float) -> Generator[None, Look, Outcome | None]:
     """Wait for the input prompt itself; the outcome says what else came first.
 
-    With `ready` patterns: one matches and none of `waiting` does. Without: something was printed
-    and the screen has been still for half a second.
+    With `ready` patterns, or else `idle` ones: one matches and none of `waiting` does. Without:
+    something was printed, nothing looks busy, and the screen has been still for half a second.
     """
+    ready = harness.ready if harness.ready.patterns else harness.idle
     deadline = time.monotonic() + timeout
     seen = ""
     dialog: str | None = None
@@ -132,27 +148,34 @@ def wait_ready(harness: Harness, timeout: float) -> Generator[None, Look, Outcom
             # A dialog that stands still will not go away by itself.
             if moment - dialog_since >= DIALOG_STILL or moment >= deadline:
                 return Outcome(False, "", dialog, look.text)
-        elif harness.ready.patterns:
-            if harness.ready.match(look.text, look.pane.title) is not None:
+        elif ready.patterns:
+            if ready.match(look.text, look.pane.title) is not None:
                 return None
+        elif harness.busy.match(look.text, look.pane.title) is not None:
+            since = moment
         elif look.text.strip() and moment - since >= STILL:
             return None
         if moment >= deadline:
             return Outcome(False, "", None, look.text)
 
 
-def submit(
-    target: Target, prompt: str, drawn_as: Callable[[str, set[int]], None] | None = None
-) -> Delivery:
-    """Paste once, press Enter alone, and look for evidence; only Enter may be repeated.
-
-    `drawn_as` is told the screen with the text on it, and the rows that show it, before Enter.
-    """
+def submit(target: Target, prompt: str) -> Delivery:
+    """Paste once, press Enter alone, and look for evidence; only Enter may be repeated."""
     before = yield
-    if before.pane is None or before.pane.dead:
+    asked = time.monotonic()
+    while (
+        is_alive(before)
+        and why_brackets(prompt)
+        and not takes_bracketed_paste(target.log)
+        and time.monotonic() - asked < BRACKET_WAIT
+    ):
+        before = yield
+    if not is_alive(before):
         return Outcome(False, "", None, before.text, ended=True)
     events_size = size_of(target.events)
     text = pasteable(prompt, target.log)
+    target = target._replace(said=f"{target.said}\n{prompt}")
+    target.note(before.text, None, [])
     target.server.paste(target.pane, text.encode())
 
     # Wait for the paste to be drawn. Rows that go on moving by themselves (a spinner) are noise.
@@ -163,7 +186,7 @@ def submit(
     while True:
         look = yield
         moment = time.monotonic()
-        if look.pane is None or look.pane.dead:
+        if not is_alive(look):
             return Outcome(False, "", None, look.text, ended=True, typed=True)
         changed = changed_rows(drawn, look.text) - noise
         if changed:
@@ -172,13 +195,15 @@ def submit(
                 moved += changed
             still_since = moment
             drawn = look.text
-        quiet = moment - still_since >= STILL / 2
+        patience = STILL / 2 if changed_rows(before.text, drawn) - noise else ECHO_WAIT
+        quiet = moment - still_since >= patience
         if moment - pasted >= PASTE_PAUSE and (quiet or moment - pasted >= PASTE_LIMIT):
             break
     echo = changed_rows(before.text, drawn) - noise
-    if drawn_as is not None:
-        drawn_as(drawn, echo)
-    return (yield from press_enter(target, look, drawn, echo, noise, events_size))
+    target.note(before.text, drawn, sorted(echo))
+    row = cursor_row(look)
+    typed = row if row != cursor_row(before) else None
+    return (yield from press_enter(target, look, drawn, echo, noise, events_size, typed))
 
 
 def press_enter(
@@ -188,34 +213,104 @@ def press_enter(
     echo: set[int],
     noise: set[int],
     events_size: int,
+    typed: str | None = None,
 ) -> Delivery:
-    """Press Enter until something shows that the text which stands on the screen was taken."""
+    """Press Enter until something shows that the text which stands on the screen was taken.
+
+    `typed` is the row with the cursor, where the text shows on it.
+    """
     harness = target.harness
     if look.pane is None:
         return Outcome(False, "", None, look.text, ended=True, typed=True)
-    cursor = look.pane.cursor_y
+    shown = Shown(drawn, echo, noise, look.pane.cursor_y, typed)
+    # Only a look that begins after the Enter proves something: the text itself may hold the words.
     was_busy = harness.busy.match(look.text, look.pane.title) is not None
+    was_idle = harness.idle.match(look.text, look.pane.title) is not None
     for _ in range(ENTERS):
-        dialog = dialog_on_screen(harness, look.text, look.pane.title)
+        dialog = dialog_on_screen(harness, look.text, look.pane.title, target.said)
         if dialog is not None:
             # The Enter would answer the dialog.
             return Outcome(False, "", dialog, look.text, typed=True)
-        target.server.press(target.pane, "Enter")
+        target.server.press(target.pane, *harness.submit_keys)
         pressed = time.monotonic()
+        changed_before = False
         while time.monotonic() - pressed < EVIDENCE:
             look = yield
-            if size_of(target.events) > events_size:
+            if reports_start(target.events, events_size):
                 return Outcome(True, "event", None, look.text, typed=True)
             if look.pane is None or look.pane.dead:
                 return Outcome(False, "", None, look.text, ended=True, typed=True)
             if not was_busy and harness.busy.match(look.text, look.pane.title) is not None:
                 return Outcome(True, "busy", None, look.text, typed=True)
-            # Taking the prompt clears the rows that showed it, or moves on below them; a change
-            # elsewhere proves something only where the prompt was not shown at all.
-            answer = changed_rows(drawn, look.text) - noise
-            if answer & echo or (answer and (not echo or look.pane.cursor_y != cursor)):
+            if was_idle and harness.idle.match(look.text, look.pane.title) is None:
+                return Outcome(True, "idle", None, look.text, typed=True)
+            # Two looks in a row, since one may catch the screen half drawn.
+            changed = is_taken(shown, look.text, look.pane.cursor_y)
+            if changed and changed_before:
                 return Outcome(True, "screen", None, look.text, typed=True)
+            changed_before = changed
     return Outcome(False, "", None, look.text, typed=True)
+
+
+class Shown(NamedTuple):
+    """A text on the screen before Enter.
+
+    `echo` are the rows that show it, `noise` those that move by themselves, `cursor` the row with
+    the cursor, and `typed` what that one holds, where the text shows on it.
+    """
+
+    screen: str
+    echo: set[int]
+    noise: set[int]
+    cursor: int
+    typed: str | None
+
+
+def is_taken(shown: Shown, screen: str, cursor: int) -> bool:
+    """Whether a later screen shows that a text has left the input line."""
+    if shown.typed is not None and cursor not in shown.noise:
+        rows = screen.split("\n")
+        here, above = row_at(rows, cursor), row_at(rows, cursor - 1)
+        # An Enter that became a new line of the text leaves it in the box, above the cursor.
+        in_box = above == shown.typed and any(row.strip() for row in rows[cursor + 1 :])
+        return here != shown.typed and not in_box
+    # Taking the text clears the rows that showed it, or moves on below them; a change elsewhere
+    # proves something only where it was not shown at all.
+    answer = changed_rows(shown.screen, screen) - shown.noise
+    moved_on = not shown.echo or cursor != shown.cursor
+    return bool(answer & shown.echo) or (bool(answer) and moved_on)
+
+
+def is_alive(look: Look) -> bool:
+    """Whether the pane's program runs."""
+    return look.pane is not None and not look.pane.dead
+
+
+def cursor_row(look: Look) -> str:
+    """The text of the row with the cursor."""
+    return "" if look.pane is None else row_at(look.text.split("\n"), look.pane.cursor_y)
+
+
+def row_at(rows: list[str], number: int) -> str:
+    """One row of a screen; empty outside of it."""
+    return rows[number] if 0 <= number < len(rows) else ""
+
+
+def reports_start(events: str, after: int) -> bool:
+    """Whether the agent has reported `started` after this place in its events.
+
+    The other kinds may still come from an earlier prompt.
+    """
+    if size_of(events) <= after:
+        return False
+    try:
+        with open(events, "rb") as file:
+            file.seek(after)
+            lines = file.read(1_000_000).splitlines()
+    except OSError:
+        return False
+    found = [records.parse_event(line) for line in lines]
+    return any(event is not None and event.event == "started" for event in found)
 
 
 def changed_rows(before: str, after: str) -> set[int]:
@@ -240,7 +335,7 @@ def takes_bracketed_paste(log: str) -> bool:
 
     The newest switch decides; the log is read backwards in pieces.
     """
-    overlap = 32
+    overlap = 128
     try:
         with open(log, "rb") as file:
             end = file.seek(0, os.SEEK_END)
@@ -250,6 +345,8 @@ def takes_bracketed_paste(log: str) -> bool:
                 for found in reversed(
                     list(PRIVATE_MODE.finditer(file.read(end - start + overlap)))
                 ):
+                    if found.group(1) is None:
+                        return False
                     if b"2004" in found.group(1).split(b";"):
                         return found.group(2) == b"h"
                 end = start
@@ -263,15 +360,29 @@ def pasteable(prompt: str, log: str) -> str:
     require_pasteable(prompt)
     if takes_bracketed_paste(log):
         return prompt
-    # Without brackets each line end is an Enter; a last one only stands for the Enter to come.
-    line = prompt.rstrip("\n")
-    if "\n" in line:
+    why = why_brackets(prompt)
+    if why:
         raise usage(
             "prompt-unfit",
-            "the agent has not asked for bracketed paste: each line would be submitted by itself",
-            "send a single line, or start the agent with --prompt-mode file or argument",
+            f"the agent has not asked for bracketed paste: {why}",
+            "send one short line, or start the agent with --prompt-mode file or argument",
         )
-    return line
+    return prompt.removesuffix("\n")
+
+
+def why_brackets(prompt: str) -> str:
+    """Why a prompt needs bracketed paste; empty for a line that can be typed as it is.
+
+    A line end at its end only stands for the Enter to come.
+    """
+    line = prompt.removesuffix("\n")
+    if "\n" in line:
+        return "each line would be submitted by itself"
+    if "\t" in line:
+        return "a tab would be taken as a key"
+    if len(line.encode()) > LINE_LIMIT:
+        return f"more than {LINE_LIMIT} bytes may be cut, or submitted in pieces"
+    return ""
 
 
 def require_pasteable(prompt: str) -> None:

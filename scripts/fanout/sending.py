@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
-from fanout import delivery, git, jobs, records, steering
+from fanout import delivery, git, jobs, pending, steering
 from fanout import workers as life
 from fanout.delivery import Look, Outcome
 from fanout.errors import ExitCode, SkillError, refused
-from fanout.starting import target_of, undelivered
+from fanout.pending import Sending
+from fanout.starting import target_of, terminal_log, undelivered
 from fanout.workers import State, Worker
 
 LOCK_WAIT = 120.0
-
-
-class Sending(NamedTuple):
-    """A send that has not been proved, as `sending.json` keeps it.
-
-    `before` is the screen before anything was typed; `drawn` the screen with the text on it, and
-    `echo` the rows that show it: they are there once Enter may have been pressed.
-    """
-
-    launch: str
-    job: str
-    prompt: str
-    opens: bool
-    before: str
-    drawn: str | None
-    echo: list[int]
 
 
 class Sent(NamedTuple):
@@ -61,8 +44,8 @@ def send(repo: git.Repository, worker_name: str, prompt: str, *, anew: bool = Fa
         screen = screens.get(worker.pane, "")
         require_input(worker, state, screen)
         if state.word == "running":
-            delivery.pasteable(prompt, target_of(common, worker, worker.harness).log)
-        earlier = read_sending(common, worker)
+            delivery.pasteable(prompt, terminal_log(common, worker.name))
+        earlier = pending.read(common, worker)
         if earlier is not None and anew:
             earlier = None
         if earlier is not None:
@@ -87,30 +70,6 @@ def require_input(worker: Worker, state: State, screen: str) -> None:
 
 
 # --- What an earlier send left --------------------------------------------------------------
-
-
-def sending_path(common_dir: str, worker: Worker) -> str:
-    """The file that says what is being sent."""
-    return os.path.join(records.worker_dir(common_dir, worker.name), "sending.json")
-
-
-def read_sending(common_dir: str, worker: Worker) -> Sending | None:
-    """The send to the agent's newest start that was not proved, or None."""
-    try:
-        value = records.read_json(sending_path(common_dir, worker))
-    except FileNotFoundError:
-        return None
-    value.pop("schema")
-    try:
-        sending = Sending(**value)
-    except TypeError as error:
-        raise records.damaged(sending_path(common_dir, worker), str(error)) from error
-    return sending if sending.launch == worker.launch else None
-
-
-def write_sending(common_dir: str, worker: Worker, sending: Sending) -> None:
-    """Keep what is being sent."""
-    records.write_json(sending_path(common_dir, worker), sending._asdict())
 
 
 def standing(earlier: Sending, text: str, screen: str) -> bool | None:
@@ -172,10 +131,10 @@ def submit_standing(
     common_dir: str, worker: Worker, earlier: Sending, screen: str
 ) -> delivery.Delivery:
     """Press Enter for a text that stands in the input line already."""
-    target = target_of(common_dir, worker, worker.harness)
+    target = target_of(common_dir, worker, worker.harness, earlier)
     echo = set(earlier.echo) or delivery.changed_rows(earlier.before, screen)
     size = delivery.size_of(target.events)
-    write_sending(common_dir, worker, earlier._replace(drawn=screen, echo=sorted(echo)))
+    pending.write(common_dir, worker, earlier._replace(drawn=screen, echo=sorted(echo)))
     look = yield
     return (yield from delivery.press_enter(target, look, look.text, echo, set(), size))
 
@@ -196,7 +155,7 @@ def begin(
         number = jobs.new_prompt(common_dir, worker.name, prompt)
     opens = job is None
     sending = Sending(worker.launch, job or number, number, opens, screen, None, [])
-    write_sending(common_dir, worker, sending)
+    pending.write(common_dir, worker, sending)
     if opens:
         life.record_event(
             common_dir, worker.name, "delivered",
@@ -208,17 +167,14 @@ def begin(
 
 def deliver(common_dir: str, worker: Worker, prompt: str, sending: Sending, state: State) -> Sent:
     """Type the prompt and record how it went."""
-    target = target_of(common_dir, worker, worker.harness)
-
-    def drawn_as(drawn: str, echo: set[int]) -> None:
-        write_sending(common_dir, worker, sending._replace(drawn=drawn, echo=sorted(echo)))
+    target = target_of(common_dir, worker, worker.harness, sending)
 
     def task() -> Generator[None, Look, Outcome]:
         if state.word == "starting":
             blocked = yield from delivery.wait_ready(worker.harness, worker.ready_timeout)
             if blocked is not None:
                 return blocked
-        return (yield from delivery.submit(target, prompt, drawn_as))
+        return (yield from delivery.submit(target, prompt))
 
     return record_outcome(common_dir, worker, sending, drive(worker, task()))
 
@@ -244,8 +200,7 @@ def record_outcome(common_dir: str, worker: Worker, sending: Sending, outcome: O
             common_dir, name, "cancelled", job=sending.job, message="its prompt was never typed"
         )
     if outcome.delivered or not outcome.typed or outcome.ended:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(sending_path(common_dir, worker))
+        pending.clear(common_dir, name)
     if outcome.delivered:
         return Sent(worker, sending.job, outcome.evidence, False)
     if outcome.ended:

@@ -368,7 +368,7 @@ def begin(repo: git.Repository, request: Request, made: dict[str, Worker]) -> st
     prompt = full_prompt(request)
     worker = made[request.name]
     job = jobs.new_prompt(common, worker.name, prompt)
-    session_id = new_session_id() if request.harness.new_args else ""
+    session_id = starting.new_session_id() if request.harness.new_args else ""
     worker = starting.write_start(
         common,
         worker._replace(session_id=session_id),
@@ -385,17 +385,14 @@ def begin(repo: git.Repository, request: Request, made: dict[str, Worker]) -> st
         common, worker.name, "spawned", job=job, launch=worker.launch, opens=True, before=before
     )
     return starting.Start(
-        worker, request.harness, prompt, request.settle, request.ready_timeout, request.deadline
+        worker,
+        request.harness,
+        prompt,
+        job,
+        request.settle,
+        request.ready_timeout,
+        request.deadline,
     )
-
-
-def new_session_id() -> str:
-    """A random UUID, the form that agent CLIs take for a conversation of the caller's naming."""
-    bits = bytearray(os.urandom(16))
-    bits[6] = bits[6] & 0x0F | 0x40
-    bits[8] = bits[8] & 0x3F | 0x80
-    text = bits.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def conclude(repo: git.Repository, request: Request, started: starting.Started) -> Spawned:

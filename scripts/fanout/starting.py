@@ -6,11 +6,12 @@ import os
 import time
 from typing import NamedTuple
 
-from fanout import contract, delivery, git, harness, jobs, proctree, records, tmux
+from fanout import contract, delivery, git, harness, jobs, pending, proctree, records, tmux
 from fanout import workers as life
 from fanout.errors import ExitCode, SkillError, refused
 from fanout.harness import Harness
 from fanout.output import progress
+from fanout.pending import Sending
 from fanout.tmux import Launch, Server
 from fanout.workers import Worker
 
@@ -24,6 +25,7 @@ class Start(NamedTuple):
     worker: Worker
     harness: Harness
     prompt: str
+    job: str
     settle: float
     ready_timeout: float
     deadline: float | None
@@ -78,6 +80,15 @@ def write_start(
     script = life.launch_script(worker, record=folder, keep=keep, variables=own)
     records.write_file(os.path.join(folder, "launch.sh"), script)
     return worker
+
+
+def new_session_id() -> str:
+    """A random UUID, the form that agent CLIs take for a conversation of the caller's naming."""
+    bits = bytearray(os.urandom(16))
+    bits[6] = bits[6] & 0x0F | 0x40
+    bits[8] = bits[8] & 0x3F | 0x80
+    text = bits.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def worker_variables(worker: Worker) -> dict[str, str]:
@@ -144,7 +155,12 @@ def launch_of(common_dir: str, worker: Worker) -> Launch:
     """What tmux is told of one start."""
     folder = records.worker_dir(common_dir, worker.name)
     argv = ["/bin/sh", os.path.join(folder, "launch.sh")]
-    return Launch(worker.session, worker.launch, argv, os.path.join(folder, "terminal.log"))
+    return Launch(worker.session, worker.launch, argv, terminal_log(common_dir, worker.name))
+
+
+def terminal_log(common_dir: str, name: str) -> str:
+    """Where all that an agent prints is kept."""
+    return os.path.join(records.worker_dir(common_dir, name), "terminal.log")
 
 
 def launch_error(session: str, message: str) -> SkillError:
@@ -167,7 +183,12 @@ def deliver(common_dir: str, starts: list[Start], done: dict[str, Started]) -> N
     by_pane = {done[start.worker.name].worker.pane: start for start in pasting}
     deliveries = {
         pane: delivery.deliver(
-            target_of(common_dir, done[start.worker.name].worker, start.harness),
+            target_of(
+                common_dir,
+                done[start.worker.name].worker,
+                start.harness,
+                Sending(start.worker.launch, start.job, start.job, False, "", None, []),
+            ),
             start.prompt,
             ready_timeout=start.ready_timeout,
         )
@@ -177,20 +198,29 @@ def deliver(common_dir: str, starts: list[Start], done: dict[str, Started]) -> N
     for pane, outcome in delivery.drive(server, deliveries, pasting[0].deadline).items():
         before = done[by_pane[pane].worker.name]
         failed = isinstance(outcome, SkillError)
+        if failed or not outcome.typed or outcome.delivered or outcome.ended:
+            pending.clear(common_dir, before.worker.name)
         done[before.worker.name] = (
             before._replace(error=outcome) if failed else before._replace(outcome=outcome)
         )
 
 
-def target_of(common_dir: str, worker: Worker, mapping: Harness) -> delivery.Target:
-    """Where a worker's prompts go."""
-    folder = records.worker_dir(common_dir, worker.name)
+def target_of(
+    common_dir: str, worker: Worker, mapping: Harness, sending: Sending
+) -> delivery.Target:
+    """Where a worker's prompts go, and what is kept of one on its way."""
+
+    def note(before: str, drawn: str | None, echo: list[int]) -> None:
+        known = sending._replace(before=before, drawn=drawn, echo=echo)
+        pending.write(common_dir, worker, known)
+
     return delivery.Target(
         server=worker.server,
         pane=worker.pane,
         harness=mapping,
-        log=os.path.join(folder, "terminal.log"),
+        log=terminal_log(common_dir, worker.name),
         events=worker.events_file,
+        note=note,
     )
 
 
