@@ -8,9 +8,16 @@ if sys.version_info < (3, 11):
     sys.exit("error: agent_workers.py needs Python 3.11 or newer")
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+SCRIPTS = os.path.dirname(os.path.realpath(__file__))
+# Alone on the path for a moment: an installed package of this name would win over a plain folder.
+sys.path[:], others = [SCRIPTS], sys.path[:]
+import fanout
 
-from fanout.cli.agent_workers import main
+sys.path += others
+import fanout.startup
 
 if __name__ == "__main__":
+    fanout.startup.prepare(SCRIPTS)
+    from fanout.cli.agent_workers import main
+
     sys.exit(main(sys.argv[1:]))

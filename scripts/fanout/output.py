@@ -46,8 +46,18 @@ def shorten(text: str, limit: int) -> str:
     )
 
 
-def print_answer(answer: Answer, as_json: bool) -> None:
-    """Print the answer; a reader that went away is not an error."""
+def print_answer(answer: Answer, as_json: bool) -> int:
+    """Print the answer; returns the exit code. A reader that went away is not an error."""
+    try:
+        print_parts(answer, as_json)
+    except SkillError as error:
+        say(f"error: {error.message}")
+        return int(answer.exit_code or error.exit_code)
+    return int(answer.exit_code)
+
+
+def print_parts(answer: Answer, as_json: bool) -> None:
+    """The answer on stdout, for a person also its error and what to do next on stderr."""
     if as_json:
         body: dict[str, Any] = {
             "schema": 1,
@@ -70,25 +80,49 @@ def print_answer(answer: Answer, as_json: bool) -> None:
         say(f"next: {row['why']}" + (f"\n      {row['command']}" if row["command"] else ""))
 
 
-def write_out(text: str) -> None:
-    """Write to stdout as UTF-8; on a closed pipe point stdout elsewhere and go on."""
+def open_standard_streams() -> None:
+    """Put the null device where stdin, stdout or stderr is closed.
+
+    The next file that is opened would take its number, and a child's output would go there.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+def write_out(text: str) -> bool:
+    """Write to stdout as UTF-8; False when its reader has gone, so that more is of no use.
+
+    Raises SkillError `output-failed` when the text cannot be written.
+    """
+    if sys.stdout is None:
+        return False
     try:
         sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        # What is still buffered would fail once more when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return False
+        raise SkillError("output-failed", f"cannot write the answer: {error}") from error
+    return True
 
 
 def say(text: str) -> None:
-    """Narrate on stderr."""
+    """Narrate on stderr; nobody may be there to read it."""
+    if sys.stderr is None:
+        return
     try:
         sys.stderr.buffer.write((text + "\n").encode("utf-8", "backslashreplace"))
         sys.stderr.flush()
     except OSError:
-        pass
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def progress(text: str) -> None:
     """Narrate something that takes long, only to a person at a terminal."""
-    if sys.stderr.isatty():
+    if sys.stderr is not None and sys.stderr.isatty():
         say(text)

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from fanout.cli.common import EPILOG, Parser, glue_values, run_command
 from fanout.output import Answer
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 PROG = "agent_workers.py"
-# Values of these options may begin with a dash: `--agent-args "--yolo"`.
-DASHED = frozenset(
+VERBS = frozenset(
+    [
+        "spawn",
+        "status",
+        "capture",
+        "send",
+        "attach",
+        "stop",
+        "cleanup",
+        "doctor",
+        "event",
+    ]
+)
+# The values of these options are free text: `--agent-args "--yolo"`, `--prompt "--help"`.
+TEXTS = frozenset(
     [
         "--prompt",
         "--prompt-file",
@@ -22,6 +39,24 @@ DASHED = frozenset(
         "--copy",
         "--message",
         "--data",
+    ]
+)
+OTHERS = frozenset(
+    [
+        "--repo",
+        "--tmux-socket",
+        "--prompts-dir",
+        "--base",
+        "--branch",
+        "--worktree",
+        "--harness",
+        "--agent-cli",
+        "--prompt-mode",
+        "--session-prefix",
+        "--settle",
+        "--ready-timeout",
+        "--timeout",
+        "--lines",
     ]
 )
 LINES = 100
@@ -41,7 +76,7 @@ EXAMPLES = """examples:
 
 def main(argv: list[str]) -> int:
     """Run the command; returns its exit code."""
-    return run_command(PROG, argv, parse, dispatch)
+    return run_command(PROG, glue_values(argv, TEXTS, OTHERS), parse, dispatch, VERBS)
 
 
 # --- Parser ---------------------------------------------------------------------------------
@@ -49,17 +84,21 @@ def main(argv: list[str]) -> int:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options of a call."""
-    return build_parser().parse_args(glue_values(argv, DASHED))
+    only = argv[0] if argv and argv[0] in VERBS else None
+    return build_parser(only).parse_args(argv)
 
 
-def build_parser() -> Parser:
-    """The parser of all verbs."""
+def build_parser(only: str | None = None) -> Parser:
+    """The parser of all verbs, or of one: the others cost milliseconds."""
     parser = Parser(
         prog=PROG,
         description="Run CLI agents in parallel, each in its own git worktree and tmux session.",
         epilog=EXAMPLES + EPILOG,
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+    # Without `prog` argparse would format the usage, which imports shutil.
+    verbs = parser.add_subparsers(
+        dest="verb", required=True, metavar="VERB", parser_class=Parser, prog=PROG
+    )
     common = Parser(add_help=False)
     common.add_argument("--repo", default=".", metavar="DIR", help="the repository (default: here)")
     common.add_argument(
@@ -70,58 +109,61 @@ def build_parser() -> Parser:
     )
     common.add_argument("--json", action="store_true", help="answer as JSON")
 
-    def verb(name: str, purpose: str, example: str) -> Parser:
-        return verbs.add_parser(
+    for name, (purpose, example, add_options) in verb_table().items():
+        if only not in (None, name):
+            continue
+        made = verbs.add_parser(
             name,
             parents=[common],
             help=purpose,
             description=purpose[0].upper() + purpose[1:] + ".",
             epilog=f"example:\n  {PROG} {example}\n\n{EPILOG}",
         )
+        add_options(made)
+    return parser
 
-    add_spawn(
-        verb(
-            "spawn",
+
+def verb_table() -> dict[str, tuple[str, str, Callable[[Parser], None]]]:
+    """Each verb's purpose, an example, and what adds its options."""
+    return {
+        "spawn": (
             "start a worker, or one for each prompt in a folder",
             'spawn docs --prompt "Describe the API in docs/api.md"',
-        )
-    )
-    add_status(verb("status", "show what the workers are doing", "status --json"))
-    add_capture(
-        verb("capture", "show the last lines that an agent printed", "capture docs --lines 50")
-    )
-    add_send(
-        verb(
-            "send",
+            add_spawn,
+        ),
+        "status": ("show what the workers are doing", "status --json", add_status),
+        "capture": (
+            "show the last lines that an agent printed",
+            "capture docs --lines 50",
+            add_capture,
+        ),
+        "send": (
             "give a running agent a follow-up prompt",
             'send docs --prompt "Also cover errors"',
-        )
-    )
-    attach = verb("attach", "watch an agent in its terminal", "attach docs --print")
-    attach.add_argument("name", metavar="NAME")
-    attach.add_argument(
-        "--print", action="store_true", help="print the tmux command, do not run it"
-    )
-    stop = verb("stop", "end agents; worktrees, branches and records stay", "stop docs api-tests")
-    stop.add_argument("names", nargs="+", metavar="NAME")
-    add_cleanup(
-        verb(
-            "cleanup", "remove workers whose work is safe elsewhere", "cleanup docs --branch-delete"
-        )
-    )
-    doctor = verb(
-        "doctor", "check that everything is there; changes nothing", "doctor --agent-cli codex"
-    )
-    add_harness_options(doctor)
-    event = verb(
-        "event", "report from inside a worker's worktree", "event completed --message 'tests pass'"
-    )
-    event.add_argument(
-        "kind", metavar="KIND", help="started, progress, heartbeat, completed or error"
-    )
-    event.add_argument("--message", default="", metavar="TEXT")
-    event.add_argument("--data", default="", metavar="JSON", help="an object with further facts")
-    return parser
+            add_send,
+        ),
+        "attach": ("watch an agent in its terminal", "attach docs --print", add_attach),
+        "stop": (
+            "end agents; worktrees, branches and records stay",
+            "stop docs api-tests",
+            add_stop,
+        ),
+        "cleanup": (
+            "remove workers whose work is safe elsewhere",
+            "cleanup docs --branch-delete",
+            add_cleanup,
+        ),
+        "doctor": (
+            "check that everything is there; changes nothing",
+            "doctor --agent-cli codex",
+            add_harness_options,
+        ),
+        "event": (
+            "report from inside a worker's worktree",
+            "event completed --message 'tests pass'",
+            add_event,
+        ),
+    }
 
 
 def add_harness_options(parser: Parser) -> None:
@@ -263,6 +305,19 @@ def add_send(parser: Parser) -> None:
     )
 
 
+def add_attach(parser: Parser) -> None:
+    """The options of `attach`."""
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument(
+        "--print", action="store_true", help="print the tmux command, do not run it"
+    )
+
+
+def add_stop(parser: Parser) -> None:
+    """The options of `stop`."""
+    parser.add_argument("names", nargs="+", metavar="NAME")
+
+
 def add_cleanup(parser: Parser) -> None:
     """The options of `cleanup`."""
     parser.add_argument("names", nargs="*", metavar="NAME")
@@ -284,6 +339,15 @@ def add_cleanup(parser: Parser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be removed, remove nothing"
     )
+
+
+def add_event(parser: Parser) -> None:
+    """The options of `event`."""
+    parser.add_argument(
+        "kind", metavar="KIND", help="started, progress, heartbeat, completed or error"
+    )
+    parser.add_argument("--message", default="", metavar="TEXT")
+    parser.add_argument("--data", default="", metavar="JSON", help="an object with further facts")
 
 
 def seconds(word: str) -> float:

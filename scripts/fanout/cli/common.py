@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fanout.errors import ExitCode, Interrupted, SkillError, exit_code_table, usage
-from fanout.output import Answer, print_answer, say
+from fanout.output import Answer, open_standard_streams, print_answer, say, shorten, write_out
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -20,6 +20,7 @@ SIGNALS = {
     signal.SIGHUP: ExitCode.HUNG_UP,
 }
 EPILOG = "exit codes:\n" + exit_code_table()
+PROMPT_BYTES = 40_000_000
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,34 +34,54 @@ class Parser(argparse.ArgumentParser):
         """Raise instead of leaving."""
         raise usage("usage", message, f"see `{self.prog} --help`")
 
+    def print_help(self, file: Any = None) -> None:  # noqa: ARG002 - argparse's signature
+        """Print the help; a reader that went away is not an error."""
+        write_out(self.format_help())
 
-def glue_values(argv: list[str], options: frozenset[str]) -> list[str]:
-    """Join each of these options with the word after it: a value may begin with a dash."""
+
+def glue_values(argv: list[str], texts: frozenset[str], others: frozenset[str]) -> list[str]:
+    """Join options with the word after them, which may begin with a dash.
+
+    `texts` take any word at all; `others`, which take a value too, any but an option's name, so
+    that a forgotten value is noticed.
+    """
     glued: list[str] = []
-    words = iter(argv)
-    for word in words:
+    names = texts | others
+    position = 0
+    while position < len(argv):
+        word = argv[position]
+        value = argv[position + 1] if position + 1 < len(argv) else None
         if word == "--":
-            return [*glued, word, *words]
-        if word in options:
-            value = next(words, None)
-            glued.append(word if value is None else f"{word}={value}")
+            return [*glued, *argv[position:]]
+        dashed = (
+            value is not None and value.startswith("-") and value.partition("=")[0] not in names
+        )
+        known_flag = value in ("--json", "--dry-run", "--help", "-h", "--")
+        if value is not None and (word in texts or (word in others and dashed and not known_flag)):
+            glued.append(f"{word}={value}")
+            position += 1
         else:
             glued.append(word)
+        position += 1
     return glued
 
 
-def catch_signals() -> None:
-    """Turn INT, TERM and HUP into an exception; one that was ignored at the start stays so."""
+def catch_signals() -> frozenset[signal.Signals]:
+    """Turn INT, TERM and HUP into an exception; one that was ignored at the start stays so.
+
+    Returns the signals that are caught now.
+    """
+    caught = frozenset(n for n in SIGNALS if signal.getsignal(n) != signal.SIG_IGN)
 
     def interrupt(number: int, _: FrameType | None) -> None:
         # A second signal must not cut off the undoing that the first one started.
-        for other in SIGNALS:
+        for other in caught:
             signal.signal(other, signal.SIG_IGN)
         raise Interrupted(SIGNALS[signal.Signals(number)])
 
-    for number in SIGNALS:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, interrupt)
+    for number in caught:
+        signal.signal(number, interrupt)
+    return caught
 
 
 def run_command(
@@ -68,34 +89,66 @@ def run_command(
     argv: list[str],
     parse: Callable[[list[str]], argparse.Namespace],
     dispatch: Callable[[argparse.Namespace], Answer],
+    verbs: frozenset[str] = frozenset(),
 ) -> int:
     """Parse, run and answer; the only place where errors become exit codes."""
-    as_json = "--json" in argv
-    command = prog
+    open_standard_streams()
+    caught: frozenset[signal.Signals] = frozenset()
+    answer: Answer | None = None
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    command = next((word for word in words if word in verbs), prog)
     try:
-        catch_signals()
-        for word in argv:
-            if "\0" in word:
-                raise usage("usage", "an argument holds a NUL byte")
-        options = parse(argv)
-        as_json = options.json
-        command = f"{prog} {options.verb}"
-        answer = dispatch(options)
-    except SkillError as error:
-        answer = failure(command, error)
+        caught = catch_signals()
+        answer = attempt(command, argv, parse, dispatch)
+        release_signals(caught)
     except Interrupted as stop:
         error = SkillError("interrupted", f"interrupted by {stop}", exit_code=stop.exit_code)
-        answer = failure(command, error)
-    except KeyboardInterrupt:
-        answer = failure(
-            command, SkillError("interrupted", "interrupted", exit_code=ExitCode.INTERRUPTED)
-        )
+        # Work that is done is answered as done.
+        answer = answer or failure(command, error)
+        release_signals(caught)
+    return print_answer(answer, "--json" in words)
+
+
+def release_signals(caught: frozenset[signal.Signals]) -> None:
+    """Let signals end the process at once again: from here on there is nothing to undo."""
+    for number in caught:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def attempt(
+    command: str,
+    argv: list[str],
+    parse: Callable[[list[str]], argparse.Namespace],
+    dispatch: Callable[[argparse.Namespace], Answer],
+) -> Answer:
+    """The answer, or the failure that explains why there is none."""
+    try:
+        return dispatch(parse(argv))
+    except SkillError as error:
+        return failure(command, error)
     except RecursionError:
-        answer = failure(command, usage("too-deep", "the input is nested too deeply"))
+        return failure(command, usage("too-deep", "the input is nested too deeply"))
+    except UnicodeEncodeError as error:
+        words = f"{shorten(str(error.object), 80)!r} cannot be written as text: {error.reason}"
+        return failure(command, usage("invalid-text", words))
     except OSError as error:
-        answer = failure(command, SkillError("file-failed", str(error)))
-    print_answer(answer, as_json)
-    return int(answer.exit_code)
+        return failure(command, SkillError("file-failed", str(error)))
+    except Exception as error:  # noqa: BLE001 - a fault of ours is told in a line as well
+        return failure(command, unexpected(error))
+
+
+def unexpected(error: Exception) -> SkillError:
+    """A fault of this program, with the place where it happened."""
+    place = ""
+    frame = error.__traceback__
+    while frame is not None:
+        name = frame.tb_frame.f_code.co_filename.rpartition("scripts/")[2]
+        place, frame = f"{name}:{frame.tb_lineno}", frame.tb_next
+    return SkillError(
+        "internal-error",
+        f"this program has a fault: {type(error).__name__}: {error} ({place})",
+        "please report it with the command that was given",
+    )
 
 
 def failure(command: str, error: SkillError) -> Answer:
@@ -118,14 +171,16 @@ def read_prompt(text: str | None, file: str | None) -> str | None:
         return None
     try:
         if file == "-":
-            content = sys.stdin.buffer.read()
+            content = sys.stdin.buffer.read(PROMPT_BYTES + 1) if sys.stdin is not None else b""
         else:
             with open(file, "rb") as source:
-                content = source.read()
+                content = source.read(PROMPT_BYTES + 1)
     except (OSError, ValueError) as error:
         raise usage(
             "prompt-unreadable", f"cannot read the prompt file {file!r}: {error}"
         ) from error
+    if len(content) > PROMPT_BYTES:
+        raise usage("prompt-unfit", f"{file!r} is longer than {PROMPT_BYTES} bytes", "shorten it")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
