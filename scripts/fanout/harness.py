@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fanout.errors import SkillError, missing, usage
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 SKILL_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DEFAULT_MAPPING = os.path.join(SKILL_ROOT, "examples", "harness-kimi.json")
@@ -17,6 +20,9 @@ PROMPT_MODES = ("argument", "paste", "file", "none")
 ARGUMENT_LIMIT = 131_071
 SIZE_LIMIT = 1_000_000
 PATTERN_LIMIT = 500
+TITLE = "title:"
+# What agents put before and after a line that they repeat.
+MARKERS = " >|\u2502\u2503\u276f\u203a\u2026.*-+"
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "interactive": (
@@ -58,23 +64,33 @@ TOP_LEVEL = frozenset(
 )
 
 # What a program asks before it takes a task, in the words that agent CLIs use. A mapping's own
-# `waiting` patterns come first; these catch a dialog that its author did not meet.
+# `waiting` patterns come first; these catch a dialog that its author did not meet. The words begin
+# a row, after a frame, a marker or a number: within a sentence they are somebody's prose.
+ROW_START = r"(?i)^[\W_]*(?:\d{1,2}[.)\]]\s*)?"
 COMMON_DIALOGS = (
     (
         "trust dialog",
-        r"(?i)\bdo you trust\b|\btrust (?:this|the) (?:folder|files|directory|workspace)",
+        ROW_START
+        + r"(?:do you trust\b"
+        + r"|(?:yes, )?(?:i )?trust (?:this|the) (?:folder|files|directory|workspace))",
     ),
     (
         "login dialog",
-        r"(?i)\b(?:please )?(?:log|sign) ?in (?:to|with) |\b(?:enter|paste) your api key",
+        ROW_START
+        + r"(?:(?:please )?(?:log|sign) ?in (?:to|with) |(?:please )?(?:enter|paste) your api key)",
     ),
     (
         "permission dialog",
-        r"(?i)\ballow (?:this|command|once)\b|\bwould you like to run\b"
-        r"|\bdo you want to (?:proceed|create|run|allow)\b",
+        ROW_START
+        + r"(?:allow (?:this|command|once)\b|would you like to run\b"
+        + r"|do you want to (?:proceed|create|run|allow)\b)",
     ),
-    ("yes/no question", r"(?i)[\[(](?:y/n|yes/no)[\])]\W*$"),
 )
+# A question may end any row, so only the last rows count: those above them were answered.
+YES_NO = re.compile(r"(?i)[\[(](?:y/n|yes/no)[\])]\W*$")
+YES_NO_ROWS = 6
+# A piece of a row ends where a frame or another column begins.
+COLUMN_END = re.compile(r"\s{2,}|[\u2500-\u259f]|\n|$")
 
 
 class Rules(NamedTuple):
@@ -86,16 +102,35 @@ class Rules(NamedTuple):
 
     patterns: tuple[str, ...]
 
-    def match(self, text: str, title: str) -> str | None:
-        """What matched, or None."""
+    def match(self, text: str, title: str, said: str = "") -> str | None:
+        """What matched, or None. Text that repeats `said` (see `is_echo`) does not count."""
         for pattern in self.patterns:
-            where, expression = (
-                (title, pattern[6:]) if pattern.startswith("title:") else (text, pattern)
-            )
-            found = re.search(expression, where, re.MULTILINE)
+            if pattern.startswith(TITLE):
+                found = re.search(pattern.removeprefix(TITLE), title)
+            else:
+                found = search(pattern, text, said)
             if found is not None:
                 return found.group().strip() or pattern
         return None
+
+
+def search(pattern: str, text: str, said: str) -> re.Match[str] | None:
+    """The first place on a screen that matches and does not only repeat what the agent was told."""
+    found = re.finditer(pattern, text, re.MULTILINE)
+    return next((place for place in found if not is_echo(place, said)), None)
+
+
+def is_echo(place: re.Match[str], said: str) -> bool:
+    """Whether a piece of the screen repeats a prompt: an input line or a transcript shows it.
+
+    It does when the prompt holds the matched words with the rest of their row.
+    """
+    if not said:
+        return False
+    end = COLUMN_END.search(place.string, place.end())
+    row = place.string[place.start() : end.start() if end else None]
+    words = re.sub(r"\s+", " ", row).strip(MARKERS)
+    return words in re.sub(r"\s+", " ", said)
 
 
 class Harness(NamedTuple):
@@ -110,6 +145,7 @@ class Harness(NamedTuple):
     busy: Rules
     idle: Rules
     waiting: Rules
+    submit_keys: tuple[str, ...]
     leave_keys: tuple[str, ...]
     new_args: tuple[str, ...]
     resume_args: tuple[str, ...]
@@ -155,12 +191,29 @@ def read_mapping(path: str) -> Harness:
     if len(content) > SIZE_LIMIT:
         raise usage("invalid-mapping", f"the mapping {path!r} is larger than {SIZE_LIMIT} bytes")
     try:
-        value = json.loads(content.decode("utf-8"))
+        value = json.loads(content.decode("utf-8"), object_pairs_hook=distinct)
     except (ValueError, RecursionError) as error:
         raise usage(
             "invalid-mapping", f"the mapping {path!r} is not valid JSON: {error}"
         ) from error
     return parse_mapping(value, path)
+
+
+def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys are all different. Raises ValueError."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands twice in one object")
+    return found
+
+
+def is_text(value: Any) -> TypeGuard[str]:
+    """Whether a value is text that can be an argument or a file's content."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def parse_mapping(value: Any, source: str) -> Harness:
@@ -173,7 +226,7 @@ def parse_mapping(value: Any, source: str) -> Harness:
         found = section.get(key)
         if found is None and default is not None:
             return default
-        if not isinstance(found, str) or "\0" in found:
+        if not is_text(found):
             raise wrong(where + key, "a string")
         return found
 
@@ -182,23 +235,27 @@ def parse_mapping(value: Any, source: str) -> Harness:
         if found is None:
             return ()
         words: list[Any] = [found] if isinstance(found, str) else found
-        if not isinstance(words, list) or not all(
-            isinstance(w, str) and "\0" not in w for w in words
-        ):
+        if not isinstance(words, list):
             raise wrong(where + key, "a string or a list of strings")
+        for number, word in enumerate(words):
+            if not is_text(word):
+                place = f"{where}{key}" if words is not found else f"{where}{key}[{number}]"
+                raise wrong(place, "a string without NUL that is valid Unicode")
         return tuple(words)
 
     def rules(key: str) -> Rules:
         patterns = texts(interactive, "interactive.", key)
-        for pattern in patterns:
-            try:
-                re.compile(pattern.removeprefix("title:"))
-            except re.error as error:
-                raise wrong(
-                    f"interactive.{key}", f"regular expressions; {pattern!r}: {error}"
-                ) from error
+        single = isinstance(interactive.get(key), str)
+        for number, pattern in enumerate(patterns):
+            where = f"interactive.{key}" if single else f"interactive.{key}[{number}]"
             if len(pattern) > PATTERN_LIMIT:
-                raise wrong(f"interactive.{key}", f"patterns of at most {PATTERN_LIMIT} characters")
+                raise wrong(where, f"a pattern of at most {PATTERN_LIMIT} characters")
+            try:
+                compiled = re.compile(pattern.removeprefix(TITLE))
+            except (re.error, OverflowError, RecursionError) as error:
+                raise wrong(where, f"a regular expression; {pattern!r}: {error}") from error
+            if compiled.search("") is not None:
+                raise wrong(where, f"a pattern that needs some text to match, unlike {pattern!r}")
         return Rules(patterns)
 
     def section(name: str) -> dict[str, Any]:
@@ -236,6 +293,7 @@ def parse_mapping(value: Any, source: str) -> Harness:
         busy=rules("busy"),
         idle=rules("idle"),
         waiting=rules("waiting"),
+        submit_keys=texts(interactive, "interactive.", "submit_keys") or ("Enter",),
         leave_keys=texts(interactive, "interactive.", "leave_keys"),
         new_args=texts(session, "session.", "new_args"),
         resume_args=texts(session, "session.", "resume_args"),
@@ -243,21 +301,32 @@ def parse_mapping(value: Any, source: str) -> Harness:
     )
 
 
-def dialog_on_screen(harness: Harness, text: str, title: str) -> str | None:
-    """The name of the question that the screen asks, or None."""
-    found = harness.waiting.match(text, title)
+def dialog_on_screen(harness: Harness, text: str, title: str, said: str = "") -> str | None:
+    """The name of the question that the screen asks, or None.
+
+    `said` are the prompts that the agent was given: where the screen only repeats them, it asks
+    nothing.
+    """
+    found = harness.waiting.match(text, title, said)
     if found is not None:
-        return common_dialog(text) or found
+        return common_dialog(text, said) or found
     if harness.ready.match(text, title) is not None:
         return None
-    return common_dialog(text)
+    return common_dialog(text, said)
 
 
-def common_dialog(text: str) -> str | None:
+def common_dialog(text: str, said: str = "") -> str | None:
     """The name of a dialog that many agent CLIs show, or None."""
-    return next(
-        (name for name, rule in COMMON_DIALOGS if re.search(rule, text, re.MULTILINE)), None
-    )
+    for name, pattern in COMMON_DIALOGS:
+        if search(pattern, text, said) is not None:
+            return name
+    last = [row.rstrip() for row in text.split("\n") if row.strip()][-YES_NO_ROWS:]
+    flat = re.sub(r"\s+", " ", said)
+    for row in last:
+        words = re.sub(r"\s+", " ", row).strip(MARKERS)
+        if YES_NO.search(row) is not None and words not in flat:
+            return "yes/no question"
+    return None
 
 
 def require_executable(executable: str) -> str:
@@ -308,7 +377,7 @@ def agent_argv(
 
 def require_argument(prompt: str, prompt_arg: str) -> str:
     """A prompt that reaches the program whole as one argument."""
-    if len(os.fsencode(prompt)) + len(prompt_arg) > ARGUMENT_LIMIT:
+    if len(os.fsencode(prompt)) + len(os.fsencode(prompt_arg)) > ARGUMENT_LIMIT:
         raise usage(
             "prompt-unfit",
             f"the prompt is longer than one argument may be ({ARGUMENT_LIMIT} bytes)",

@@ -9,10 +9,13 @@ from typing import NamedTuple
 
 from fanout.errors import SkillError, missing, usage
 from fanout.process import Completed, clean_environment, run
+from fanout.records import write_file
 
 CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tmux.conf")
 # A client sends one command sequence in one message of at most 16 KiB.
 MESSAGE_LIMIT = 12_000
+# So much of it may go for the names of variables; a session takes about 1200 bytes.
+NAMES_LIMIT = 9_000
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # Fields that cannot hold a tab come first; the title is free text and comes last.
@@ -177,10 +180,20 @@ def launch_commands(launches: list[Launch], variables: list[str]) -> list[list[s
     values travel over the socket alone, never in an argument list or a file.
     """
     return [
-        ["set-option", "-g", "update-environment", " ".join(variables)],
+        take_variables(" ".join(variables), os.path.dirname(launches[0].log)),
         ["set-option", "-g", "history-limit", "50000"],
         *(command for launch in launches for command in session_commands(launch)),
     ]
+
+
+def take_variables(names: str, folder: str) -> list[str]:
+    """The command that makes tmux take variables; through a file where a message is too short."""
+    if len(names) <= NAMES_LIMIT:
+        return ["set-option", "-g", "update-environment", names]
+    path = os.path.join(folder, "variables.conf")
+    write_file(path, f'set-option -g update-environment "{names}"\n'.encode())
+    # source-file takes its argument as a pattern.
+    return ["source-file", re.sub(r"([*?\[\\])", r"\\\1", path)]
 
 
 def session_commands(launch: Launch) -> list[list[str]]:
@@ -207,7 +220,7 @@ def log_command(path: str) -> str:
     """
     quoted = "'" + path.replace("'", "'\\''") + "'"
     quoted = quoted.replace("#", "##").replace("%", "%%")
-    return f"ulimit -c 0; ulimit -f 131072; exec cat >>{quoted}"
+    return f"umask 077; ulimit -c 0; ulimit -f 131072; exec cat >>{quoted}"
 
 
 def variable_names(env: dict[str, str]) -> list[str]:

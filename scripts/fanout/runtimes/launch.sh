@@ -9,6 +9,7 @@ record_exit() {
     case $at in
     *N*) at=$(date -u +%Y-%m-%dT%H:%M:%SZ) ;; # a date without %N
     esac
+    umask 077
     printf '{"schema": 1, "event": "exited", "at": "%s", "job": null, "data": {"exit_code": %d, "launch": "%s"}}\n' \
         "$at" "$1" "$launch" >>"$record/exits.jsonl"
     exit "$1"
