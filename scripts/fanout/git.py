@@ -10,6 +10,8 @@ from fanout.process import Completed, clean_environment, run
 
 # A user's fsmonitor may answer late, and `gc` in the middle of a fan-out costs seconds.
 SAFE_CONFIG = ["-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false"]
+MARK = "--agent-workers-mark"
+QUESTIONS = 9
 
 
 class Repository(NamedTuple):
@@ -64,45 +66,43 @@ def open_repository(directory: str) -> Repository:
     """
     if "\0" in directory or not os.path.isdir(directory):
         raise usage("no-such-directory", f"{directory!r} is not a directory", "give --repo DIR")
-    # One process for all questions; those that cannot be answered come last.
+    # One process for all questions; those that cannot be answered come last. It repeats words that
+    # it does not know, so MARK parts the answers, each of which may hold a line break.
     done = git(
         directory,
         "rev-parse",
         "--path-format=absolute",
         "--is-bare-repository",
-        "--is-inside-work-tree",
-        "--git-dir",
-        "--git-common-dir",
-        "--git-path",
-        "hooks",
-        "--show-toplevel",
-        "--show-superproject-working-tree",
-        "HEAD^{commit}",
-        "--symbolic-full-name",
-        "HEAD",
+        *(MARK, "--is-inside-work-tree"),
+        *(MARK, "--git-dir"),
+        *(MARK, "--git-common-dir"),
+        *(MARK, "--git-path", "hooks"),
+        *(MARK, "--show-toplevel"),
+        *(MARK, "--show-superproject-working-tree"),
+        *(MARK, "HEAD^{commit}"),
+        *(MARK, "--symbolic-full-name", "HEAD"),
     )
-    lines = done.text.splitlines()
-    if not lines or (done.code != 0 and len(lines) < 2):
+    # An answer ends in a line break; the superproject's is empty outside of submodules.
+    lines = [part.removesuffix("\n") for part in done.text.split(MARK + "\n")]
+    if len(lines) < 2 or not lines[0]:
         raise missing(
             "not-a-repository",
             f"{directory!r} is not in a usable git repository: {done.error_text}",
             "run this inside a repository, or give --repo DIR",
         )
-    if lines[0] == "true" or lines[1] == "false":
+    if lines[0] == "true" or lines[1] != "true":
         raise missing(
             "bare-repository",
             f"{directory!r} is a bare repository, or lies inside a git directory: no checkout here",
             "run this from a checkout, or give --repo DIR",
         )
-    if done.code == 0 and len(lines) not in (8, 9):
+    if any("\n" in line for line in lines) or (done.code == 0 and len(lines) != QUESTIONS):
         raise usage(
             "unusable-path",
             f"the path of the repository at {directory!r} holds a line break",
             "move the repository to a path without one",
         )
-    # The superproject's line is there only inside a submodule.
-    inside_submodule = len(lines) == 9 or (done.code != 0 and len(lines) == 7)
-    if inside_submodule:
+    if len(lines) > 6 and lines[6]:
         raise usage(
             "inside-submodule",
             f"{directory!r} is inside a submodule of {lines[6]!r}",
@@ -119,28 +119,44 @@ def open_repository(directory: str) -> Repository:
         git_dir=os.path.realpath(lines[2]),
         common_dir=os.path.realpath(lines[3]),
         hooks_dir=lines[4],
-        head=lines[6],
-        branch=lines[7] if lines[7].startswith("refs/heads/") else None,
+        head=lines[7],
+        branch=lines[8] if lines[8].startswith("refs/heads/") else None,
     )
 
 
 def resolve_commit(repo: Repository, ref: str) -> str:
-    """The full id of the commit that a user's word names. Raises SkillError `unknown-ref`."""
+    """The full id of the commit that a user's word names.
+
+    Raises SkillError `unknown-ref`, or `ambiguous-ref` for a word that names two (exit 2).
+    """
     if not ref or "\0" in ref or len(ref) > 1000:
         raise usage("unknown-ref", f"{ref[:80]!r} is not a commit", "name a branch, tag or commit")
-    done = git(repo.top, "rev-parse", "--verify", "--quiet", "--end-of-options", ref + "^{commit}")
-    if done.code != 0:
+    words = ["rev-parse", "--verify", "--end-of-options", ref + "^{commit}"]
+    done = git(repo.top, *words, env={"LC_ALL": "C"})
+    commit = done.text.strip()
+    if done.code != 0 or not commit:
         raise usage(
             "unknown-ref",
             f"{ref!r} names no commit in this repository",
             "name a branch, tag or commit; `git branch -a` lists branches",
         )
-    return done.text.strip()
+    if "is ambiguous" in done.error_text:
+        # Git would take the tag, and warn.
+        branch = ref_commit(repo.top, "refs/heads/" + ref)
+        if branch != commit:
+            raise usage(
+                "ambiguous-ref",
+                f"{ref!r} names more than one commit, such as a branch and a tag",
+                f"write refs/heads/{ref} or refs/tags/{ref}",
+            )
+    return commit
 
 
 def require_branch_name(repo: Repository, branch: str) -> str:
     """A name that git accepts for a branch. Raises SkillError `invalid-branch` (exit 2)."""
+    # Git itself makes no branch HEAD, but accepts the name as a ref.
     bad = not branch or branch.startswith("-") or "\0" in branch or len(branch) > 200
+    bad = bad or branch == "HEAD"
     if bad or git(repo.top, "check-ref-format", "refs/heads/" + branch).code != 0:
         raise usage(
             "invalid-branch",

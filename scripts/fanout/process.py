@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import subprocess
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from fanout.errors import SkillError, missing
 
@@ -27,6 +29,7 @@ LOCATION_VARIABLES = frozenset(
     }
 )
 TMUX_VARIABLES = frozenset({"TMUX", "TMUX_PANE"})
+END_WAIT = 5.0
 
 
 class Completed(NamedTuple):
@@ -55,9 +58,15 @@ def clean_environment() -> dict[str, str]:
 
 
 def start(
-    argv: list[str], *, cwd: str | None = None, env: dict[str, str] | None = None
+    argv: list[str],
+    *,
+    cwd: str | None = None,
+    env: dict[str, str] | None = None,
+    reads: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a process whose output `finish` collects; for work that runs beside other work.
+
+    With `reads` its stdin is a pipe, else empty.
 
     Raises SkillError `program-missing` when the program cannot be started.
     """
@@ -66,7 +75,7 @@ def start(
             argv,
             cwd=cwd,
             env=clean_environment() if env is None else env,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -76,7 +85,11 @@ def start(
 
 def finish(process: subprocess.Popen[bytes], argv: list[str]) -> Completed:
     """Wait for a process made by `start`."""
-    stdout, stderr = process.communicate()
+    try:
+        stdout, stderr = process.communicate()
+    except BaseException:
+        end(process)
+        raise
     return Completed(argv, process.returncode, stdout, stderr)
 
 
@@ -91,35 +104,63 @@ def run(
     """Run a process to its end. The exit code is an answer, not an error.
 
     Raises SkillError: `program-missing` when it cannot be started, `process-timed-out` after
-    `timeout` seconds (the process is killed).
+    `timeout` seconds. Then, and when this command is interrupted, the process is ended.
     """
+    process = start(argv, cwd=cwd, env=env, reads=stdin is not None)
     try:
-        done = subprocess.run(
-            argv,
-            cwd=cwd,
-            env=clean_environment() if env is None else env,
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-        )
+        stdout, stderr = process.communicate(stdin, timeout)
     except subprocess.TimeoutExpired as error:
+        end(process)
         raise SkillError("process-timed-out", f"`{argv[0]}` did not end in {timeout} s") from error
+    except BaseException:
+        end(process)
+        raise
+    return Completed(argv, process.returncode, stdout, stderr)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, by TERM where that is enough: git then removes its lock files."""
+    process.terminate()
+    try:
+        process.wait(END_WAIT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    # What it started may hold the other ends of its pipes: they are not read to their end.
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+def become(argv: list[str]) -> NoReturn:
+    """Replace this process by a program. Raises SkillError `program-missing`."""
+    try:
+        os.execvpe(argv[0], argv, clean_environment())
     except OSError as error:
-        raise cannot_start(argv, cwd, error) from error
-    return Completed(argv, done.returncode, done.stdout, done.stderr)
+        raise cannot_start(argv, None, error) from error
 
 
 def cannot_start(argv: list[str], cwd: str | None, error: OSError) -> SkillError:
-    """Why a process could not be started, told apart by what is missing."""
-    if isinstance(error, FileNotFoundError) and cwd is not None and not os.path.isdir(cwd):
+    """Why a process could not be started, told apart by what is in the way."""
+    if cwd is not None and not os.path.isdir(cwd):
         return missing("directory-missing", f"the directory {cwd!r} is not there")
-    return missing(
-        "program-missing",
-        f"cannot run {argv[0]!r}: {error.strerror or error}",
-        f"install {argv[0]!r} or put it on PATH",
-    )
+    if cwd is not None and not os.access(cwd, os.X_OK):
+        return SkillError("file-failed", f"the directory {cwd!r} cannot be entered")
+    why = error.strerror or str(error)
+    if error.errno == errno.E2BIG:
+        return SkillError(
+            "too-long",
+            f"cannot run {argv[0]!r}: {why}",
+            "its arguments and the environment are larger than the system allows together",
+        )
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC):
+        return missing(
+            "program-missing",
+            f"cannot run {argv[0]!r}: {why}",
+            f"install {argv[0]!r} or put it on PATH",
+        )
+    return SkillError("cannot-start", f"cannot run {argv[0]!r}: {why}")
 
 
 def start_logged(

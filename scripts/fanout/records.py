@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import re
+import stat
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 SCHEMA = 1
+# No log of ours comes near it.
+READ_LIMIT = 32_000_000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -74,12 +77,20 @@ def make_dir(path: str) -> None:
 
 
 def worker_names(common_dir: str) -> list[str]:
-    """The names of all workers that have a record, sorted."""
+    """The names of all workers that have a record, sorted.
+
+    A folder without one belongs to a spawn that has only just begun, or was killed then.
+    """
+    folder = os.path.join(home(common_dir), "workers")
     try:
-        entries = os.listdir(os.path.join(home(common_dir), "workers"))
+        entries = os.listdir(folder)
     except FileNotFoundError:
         return []
-    return sorted(entry for entry in entries if NAME.fullmatch(entry))
+    return sorted(
+        entry
+        for entry in entries
+        if NAME.fullmatch(entry) and os.path.lexists(os.path.join(folder, entry, "worker.json"))
+    )
 
 
 # --- Files ----------------------------------------------------------------------------------
@@ -112,19 +123,77 @@ def read_json(path: str) -> dict[str, Any]:
     Raises FileNotFoundError; SkillError `record-damaged`, which names the file and the place,
     when it does not hold one whole object of a known schema.
     """
-    with open(path, "rb") as file:
-        content = file.read()
+    content = read_regular(path)
     try:
-        value: Any = json.loads(content)
+        text = content.decode("utf-8")
+        value: Any = json.loads(text)
+    except UnicodeDecodeError as error:
+        raise damaged(path, f"not valid UTF-8 at byte {error.start}") from error
+    except json.JSONDecodeError as error:
+        offset = len(error.doc[: error.pos].encode())
+        raise damaged(path, f"not valid JSON at byte {offset}: {error.msg}") from error
     except (ValueError, RecursionError) as error:
-        offset = getattr(error, "pos", 0)
-        raise damaged(path, f"not valid JSON at byte {offset}") from error
+        raise damaged(path, f"not usable JSON: {error}") from error
     if not isinstance(value, dict):
         raise damaged(path, "not a JSON object")
     fields = cast("dict[str, Any]", value)
     if fields.get("schema") != SCHEMA:
         raise damaged(path, f"schema is not {SCHEMA}")
     return fields
+
+
+def require_fields(path: str, fields: dict[str, Any], wanted: dict[str, str]) -> None:
+    """Demand exactly these fields, each of its type (an annotation of a NamedTuple).
+
+    Raises SkillError `record-damaged`.
+    """
+    for name in wanted.keys() - fields.keys():
+        raise damaged(path, f"the field {name!r} is missing")
+    for name, value in fields.items():
+        if name not in wanted:
+            raise damaged(path, f"the field {name[:80]!r} is not known")
+        if not fits(value, wanted[name]):
+            raise damaged(path, f"the field {name!r} is not of the type {wanted[name]}")
+
+
+def fits(value: Any, annotation: str) -> bool:
+    """Whether a JSON value is of a type such as `str | None`, `list[str]` or `dict[str, Any]`."""
+    if annotation.endswith(" | None"):
+        return value is None or fits(value, annotation.removesuffix(" | None"))
+    if annotation.startswith("list["):
+        return isinstance(value, list) and all(fits(item, annotation[5:-1]) for item in value)  # pyright: ignore[reportUnknownVariableType]
+    if annotation.startswith("dict[str, "):
+        return isinstance(value, dict) and all(
+            fits(item, annotation[10:-1])
+            for item in value.values()  # pyright: ignore[reportUnknownVariableType]
+        )
+    if annotation == "float":
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    types = {"str": str, "int": int, "bool": bool}
+    return annotation == "Any" or type(value) is types.get(annotation)
+
+
+def read_regular(path: str) -> bytes:
+    """The end of a file, or all of it up to READ_LIMIT.
+
+    Agents can write some of these: a pipe in a file's place must not block, nor a huge file fill
+    the memory. Raises FileNotFoundError; SkillError `record-damaged`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise damaged(path, "not a file")
+            with open(descriptor, "rb", closefd=False) as file:
+                file.seek(max(0, found.st_size - READ_LIMIT))
+                return file.read(READ_LIMIT)
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise damaged(path, error.strerror or str(error)) from error
 
 
 def damaged(path: str, why: str) -> SkillError:
@@ -147,8 +216,9 @@ def append_event(path: str, kind: str, *, job: str | None, data: dict[str, Any])
         size = os.fstat(descriptor).st_size
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
         event = {"schema": SCHEMA, "event": kind, "at": now(), "job": job, "data": data}
-        line = json.dumps(event).encode() + b"\n"
-        os.write(descriptor, (b"\n" if torn else b"") + line)
+        line = (b"\n" if torn else b"") + json.dumps(event).encode() + b"\n"
+        while line:
+            line = line[os.write(descriptor, line) :]
     finally:
         os.close(descriptor)
 
@@ -156,10 +226,11 @@ def append_event(path: str, kind: str, *, job: str | None, data: dict[str, Any])
 def read_events(path: str) -> tuple[list[Event], int]:
     """The events of one file in order, and how many lines could not be read."""
     try:
-        with open(path, "rb") as file:
-            lines = file.read().splitlines()
+        lines = read_regular(path).split(b"\n")
     except FileNotFoundError:
         return [], 0
+    except SkillError:
+        return [], 1
     events: list[Event] = []
     unreadable = 0
     for line in lines:

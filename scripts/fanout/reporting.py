@@ -19,8 +19,12 @@ def find_worktree(start: str) -> str:
 
     Raises SkillError `not-a-worker` (exit 4).
     """
-    folder = os.path.realpath(start)
     named = os.environ.get("AGENT_WORKER_WORKTREE", "")
+    try:
+        folder = os.path.realpath(start)
+    except OSError:
+        # The directory that this runs in is gone.
+        folder = "/"
     while True:
         if os.path.isfile(os.path.join(folder, RUNS, "worker.json")):
             return folder

@@ -34,7 +34,7 @@ def event(options: argparse.Namespace) -> Answer:
     """`event`: what an agent reports."""
     from fanout.reporting import report
 
-    data = report(options.kind, options.message, options.data, os.getcwd())
+    data = report(options.kind, options.message, options.data, options.repo)
     return Answer("event", f"reported {data['event']}", data)
 
 
@@ -315,28 +315,34 @@ def status(repo: Repository, options: argparse.Namespace) -> Answer:
 
 
 def watch(views: Any, as_json: bool) -> Answer:
-    """Print a line for each change until the caller ends it."""
+    """Print a line for each change until the caller ends it or nobody reads any more."""
     import json
 
     from fanout.output import write_out
 
     seen: dict[str, str] = {}
-    while True:
-        rows, _ = views()
-        for view in rows:
-            row = view.to_json()
-            line = json.dumps(row) if as_json else status_line(view)
-            if seen.get(view.worker.name) != line:
-                seen[view.worker.name] = line
-                write_out(line + "\n")
-        for name in set(seen) - {view.worker.name for view in rows}:
-            del seen[name]
-            write_out(
-                json.dumps({"name": name, "state": None}) + "\n"
-                if as_json
-                else f"{name}: no longer there\n"
-            )
-        time.sleep(1.0)
+    told: set[str] = set()
+    reading = True
+    while reading:
+        rows, errors = views()
+        for error in errors:
+            if error.message not in told:
+                told.add(error.message)
+                warn(error.message)
+        lines = {
+            view.worker.name: json.dumps(view.to_json()) if as_json else status_line(view)
+            for view in rows
+        }
+        changed = [line for name, line in lines.items() if seen.get(name) != line]
+        for name in seen.keys() - lines.keys():
+            row = {"name": name, "state": None}
+            changed.append(json.dumps(row) if as_json else f"{name}: no longer there")
+        seen = lines
+        if changed:
+            reading = write_out("\n".join(changed) + "\n")
+        if reading:
+            time.sleep(1.0)
+    return Answer("status", "", {})
 
 
 def status_line(view: View) -> str:
@@ -420,6 +426,7 @@ def send(repo: Repository, options: argparse.Namespace) -> Answer:
 def attach(repo: Repository, options: argparse.Namespace) -> Answer:
     """`attach`: become the tmux client, or print how."""
     from fanout import workers
+    from fanout.process import become
 
     worker = workers.load(repo.common_dir, options.name)
     if workers.own_pane(worker, worker.server.panes()) is None:
@@ -431,14 +438,13 @@ def attach(repo: Repository, options: argparse.Namespace) -> Answer:
     data = {"name": worker.name, "attach": worker.attach_command}
     if options.print or options.json:
         return Answer("attach", worker.attach_command, data)
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise refused(
             "no-terminal",
             "attach needs a terminal",
             f"give --print, or run: {worker.attach_command}",
         )
-    words = ["tmux", *worker.server.address, "attach-session", "-t", "=" + worker.session]
-    return os.execvp(words[0], words)
+    return become(["tmux", *worker.server.address, "attach-session", "-t", "=" + worker.session])
 
 
 def stop(repo: Repository, options: argparse.Namespace) -> Answer:
@@ -447,7 +453,7 @@ def stop(repo: Repository, options: argparse.Namespace) -> Answer:
     from fanout.workers import load
 
     for name in options.names:
-        load(repo.common_dir, name)
+        load_or_damaged(load, repo.common_dir, name)
     rows: list[dict[str, Any]] = []
     errors: list[SkillError] = []
     for name in dict.fromkeys(options.names):
