@@ -66,7 +66,7 @@ TOP_LEVEL = frozenset(
 # What a program asks before it takes a task, in the words that agent CLIs use. A mapping's own
 # `waiting` patterns come first; these catch a dialog that its author did not meet. The words begin
 # a row, after a frame, a marker or a number: within a sentence they are somebody's prose.
-ROW_START = r"(?i)^[\W_]*(?:\d{1,2}[.)\]]\s*)?"
+ROW_START = r"(?i)^[^\w\n]*(?:\d{1,2}[.)\]] *)?"
 COMMON_DIALOGS = (
     (
         "trust dialog",
