@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from typing import Any, NamedTuple
 
 from fanout import git, proctree, records, rescue, steering, worktrees
@@ -15,7 +14,7 @@ from fanout import workers as life
 from fanout.copies import is_our_copy
 from fanout.errors import SkillError
 from fanout.output import progress
-from fanout.takeback import LOCK_WAIT, find_admin_dir
+from fanout.takeback import LOCK_WAIT, folders_around, free_path, keep_runs
 from fanout.tmux import Pane
 from fanout.workers import Worker
 from fanout.worktrees import Stake
@@ -36,6 +35,8 @@ ALWAYS = frozenset(
         "index-locked",
         "submodule-commits",
         "rescue-failed",
+        "removal-unfinished",
+        "git-failed",
         "unreadable",
     ]
 )
@@ -83,6 +84,11 @@ class Case(NamedTuple):
     gone: bool
     panes: dict[str, Pane]
 
+    @property
+    def dropping(self) -> bool:
+        """Whether an earlier call had proved already that the tree may be deleted."""
+        return self.worker.phase == "dropping"
+
 
 def clean(repo: git.Repository, names: list[str], choice: Choice) -> list[Result]:
     """Clean up workers, by name or all that are proved integrated.
@@ -98,7 +104,7 @@ def clean(repo: git.Repository, names: list[str], choice: Choice) -> list[Result
                 locks.enter_context(life.lock(common, name))
                 able.append(life.load(common, name))
             except SkillError as error:
-                if error.code in ("unknown-worker", "invalid-name"):
+                if error.code in ("unknown-worker", "invalid-name") and not choice.merged_only:
                     raise
                 results.append(Result(name, False, [Stake(error.code, [error.message])]))
         what = "this repository's worktrees"
@@ -131,54 +137,80 @@ def examine(
     for worker in workers:
         progress(f"{worker.name}: looking")
         panes, _ = seen[worker.name]
+        case = Case(at_home(repo, worker), worker.worktree, None, False, False, panes or {})
         try:
-            case, reasons = examine_one(repo, worker, panes, heads, working, choice)
-        except SkillError as error:
-            case, reasons = None, [Stake("unreadable", [error.message])]
-        if reasons and not (choice.discard and not any(r.code in ALWAYS for r in reasons)):
+            if panes is None:
+                reasons = [Stake("state-unknown", [worker.session])]
+            else:
+                case, reasons = examine_one(repo, case, heads, working, choice)
+        except (SkillError, OSError) as error:
+            reasons = [trouble(error)]
+        if stops(reasons, choice):
             refusals.append(Result(worker.name, False, reasons))
-        elif case is not None:
+        else:
             cases.append(case)
     return cases, refusals
 
 
+def stops(reasons: list[Stake], choice: Choice) -> bool:
+    """Whether reasons keep a worker: all do, but --discard overrules what it can save."""
+    return bool(reasons) and not (
+        choice.discard and not any(reason.code in ALWAYS for reason in reasons)
+    )
+
+
+def trouble(error: SkillError | OSError) -> Stake:
+    """A failure as a reason."""
+    if isinstance(error, SkillError):
+        code = error.code if error.code in ALWAYS else "unreadable"
+        return Stake(code, [error.message])
+    return Stake("unreadable", [str(error)])
+
+
+def at_home(repo: git.Repository, worker: Worker) -> Worker:
+    """A worker whose administrative folder is looked for in this repository, wherever it is now."""
+    name = os.path.basename(worker.admin_dir)
+    place = os.path.join(repo.common_dir, "worktrees", name) if name else ""
+    return worker._replace(admin_dir=place)
+
+
 def examine_one(
     repo: git.Repository,
-    worker: Worker,
-    panes: dict[str, Pane] | None,
+    case: Case,
     heads: dict[str, str],
     working: list[tuple[proctree.Process, str]],
     choice: Choice,
 ) -> tuple[Case, list[Stake]]:
     """One worker's case, and every reason why it may not go."""
-    common = repo.common_dir
-    if panes is None:
-        return Case(worker, "", None, False, False, {}), [Stake("state-unknown", [worker.session])]
+    worker = case.worker
     tip = heads.get(worker.branch_ref)
-    merged, reasons = integration_reasons(common, worker, tip, heads, choice)
+    merged, reasons = integration_reasons(repo.common_dir, worker, tip, heads, choice)
     if worker.phase == "spawning":
         reasons.append(
             Stake("spawn-unfinished", [f"run spawn {worker.name} again to take it back"])
         )
     aside = worktrees.aside_path(worker.worktree)
-    if (
-        worker.phase == "removing"
-        and os.path.lexists(aside)
-        and not os.path.lexists(worker.worktree)
-    ):
-        os.rename(aside, worker.worktree)
-    root = aside if worker.phase == "dropping" else worker.worktree
-    gone = not os.path.lexists(root)
-    case = Case(worker, root, tip, merged, gone, panes)
-    if worker.phase == "dropping":
+    root = worker.worktree
+    if worker.phase == "removing" and os.path.lexists(aside):
+        # A clean-up was killed between setting the tree aside and deciding about it.
+        if os.path.lexists(worker.worktree):
+            return case, [Stake("worktree-replaced", [worker.worktree, f"its tree is {aside}"])]
+        root = aside
+        if not choice.dry_run:
+            worktrees.move_back(aside, worker.worktree, worker.admin_dir)
+            root = worker.worktree
+    if case.dropping:
+        root = aside
+    case = case._replace(root=root, tip=tip, merged=merged, gone=not os.path.lexists(root))
+    if case.dropping:
         # It was looked at twice before the last call was interrupted.
         return case, []
-    if gone:
-        return case, reasons + gone_reasons(worker)
-    reasons += place_reasons(worker)
-    if any(reason.code in ALWAYS for reason in reasons):
-        return case, reasons
-    alive = life.processes_of(worker, panes)
+    if case.gone:
+        return case, reasons + gone_reasons(worker, working)
+    place = place_reasons(worker, root)
+    if place:
+        return case, reasons + place
+    alive = life.processes_of(worker, case.panes)
     if alive:
         reasons.append(Stake("running", [f"{p.pid} {p.command}" for p in alive]))
     reasons += process_reasons(root, working, {p.pid for p in alive})
@@ -191,8 +223,9 @@ def integration_reasons(
 ) -> tuple[bool, list[Stake]]:
     """Whether a branch's own commits are in the integration branch, and what follows from that."""
     if tip is None:
-        return False, []
-    if tip == worker.base:
+        reasons = [Stake("branch-missing", [worker.branch])] if choice.merged_only else []
+        return False, reasons
+    if tip == worker.base or git.is_ancestor(common_dir, tip, worker.base):
         reasons = [Stake("no-commits", [worker.branch])] if choice.merged_only else []
         return False, reasons
     target = heads.get(worker.integration_branch or "")
@@ -210,48 +243,54 @@ def integration_reasons(
         worker.base,
     )
     into = worker.integration_branch or "no recorded integration branch"
-    return False, [
-        Stake("unmerged-commits", [f"{line} (not in {into})" for line in done.text.splitlines()])
-    ]
+    lines = done.text.rstrip("\n").split("\n")
+    return False, [Stake("unmerged-commits", [f"{line} (not in {into})" for line in lines])]
 
 
-def place_reasons(worker: Worker) -> list[Stake]:
-    """Why the tree at the recorded place is not the one that was made for this worker."""
-    if os.path.islink(worker.worktree) or os.path.realpath(worker.worktree) != worker.worktree:
-        return [Stake("worktree-replaced", [worker.worktree, os.path.realpath(worker.worktree)])]
+def place_reasons(worker: Worker, root: str) -> list[Stake]:
+    """Why the tree at `root` is not the one that was made for this worker."""
+    if os.path.islink(root) or os.path.realpath(root) != root:
+        return [Stake("worktree-replaced", [root, os.path.realpath(root)])]
     if os.path.lexists(os.path.join(worker.admin_dir, "locked")):
-        return [Stake("worktree-locked", [worker.worktree])]
-    admin = worktrees.admin_dir_of(worker.worktree)
-    if admin is None or not os.path.isdir(os.path.join(worker.worktree)):
-        return [Stake("worktree-replaced", [worker.worktree])]
+        return [Stake("worktree-locked", [root])]
+    admin = worktrees.admin_dir_of(root)
+    if admin is None or not os.path.isdir(root):
+        return [Stake("worktree-replaced", [root])]
     if os.path.realpath(admin) != worker.admin_dir:
-        moved = not os.path.lexists(worker.admin_dir) or not os.path.lexists(admin)
-        code = "repository-moved" if moved else "worktree-replaced"
-        return [
-            Stake(code, [worker.worktree, admin, "run `git worktree repair` in the repository"])
-        ]
-    path = worktrees.registered_path(worker.admin_dir)
-    if path is None or os.path.realpath(path) != worker.worktree:
-        return [Stake("worktree-moved", [worker.worktree, path or ""])]
+        code = "worktree-replaced" if os.path.lexists(admin) else "repository-moved"
+        return [Stake(code, [root, admin, "run `git worktree repair` in the repository"])]
+    path = worktrees.registered_path(worker.admin_dir) or ""
+    if os.path.realpath(path) not in (worker.worktree, worktrees.aside_path(worker.worktree)):
+        return [Stake("worktree-moved", [root, path])]
     return []
 
 
-def gone_reasons(worker: Worker) -> list[Stake]:
+def gone_reasons(worker: Worker, working: list[tuple[proctree.Process, str]]) -> list[Stake]:
     """Why a worker whose folder is missing may not be forgotten: it may only be elsewhere."""
     if os.path.lexists(os.path.join(worker.admin_dir, "locked")):
         return [Stake("worktree-locked", [f"{worker.worktree} (directory missing)"])]
-    if not os.path.isdir(os.path.dirname(worker.worktree)):
-        return [
-            Stake("worktree-moved", [f"{os.path.dirname(worker.worktree)} is not there either"])
-        ]
+    parent = os.path.dirname(worker.worktree)
+    if not os.path.isdir(parent):
+        return [Stake("worktree-moved", [f"{parent} is not there either"])]
     path = worktrees.registered_path(worker.admin_dir)
     if path is not None and path != worker.worktree and os.path.lexists(path):
         return [Stake("worktree-moved", [worker.worktree, path])]
-    for entry in os.scandir(os.path.dirname(worker.worktree)):
-        admin = worktrees.admin_dir_of(entry.path) if entry.is_dir() else None
+    beside = [entry.path for entry in os.scandir(parent) if entry.is_dir()]
+    for folder in (*beside, *above({folder for _, folder in working})):
+        admin = worktrees.admin_dir_of(folder)
         if admin is not None and os.path.realpath(admin) == worker.admin_dir:
-            return [Stake("worktree-moved", [worker.worktree, entry.path])]
+            return [Stake("worktree-moved", [worker.worktree, folder])]
     return []
+
+
+def above(folders: set[str]) -> set[str]:
+    """Folders and all that they lie in: a process keeps the tree that moved away under it."""
+    found: set[str] = set()
+    for folder in folders:
+        while folder not in found and folder != os.path.dirname(folder):
+            found.add(folder)
+            folder = os.path.dirname(folder)
+    return found
 
 
 def process_reasons(
@@ -272,12 +311,13 @@ def tree_stakes(worker: Worker, root: str) -> list[Stake]:
     def ours(path: str) -> bool:
         return path.startswith(f"{life.RUNS}/") or is_our_copy(worker, root, path)
 
-    return worktrees.stakes(root, worker.admin_dir, worker.branch_ref, ours)
+    return worktrees.stakes(root, worker.admin_dir, worker.branch_ref, worker.base, ours)
 
 
 def foresee(repo: git.Repository, case: Case, choice: Choice) -> Result:
     """What would become of a worker that may go."""
-    deleted = choice.branch_delete and branch_reason(repo, case, choice) is None
+    safe = case.merged or choice.discard
+    deleted = choice.branch_delete and branch_reason(repo, case, safe) is None
     return Result(case.worker.name, True, [], branch_deleted=deleted)
 
 
@@ -288,84 +328,153 @@ def remove_all(repo: git.Repository, cases: list[Case], choice: Choice) -> list[
     """Set the trees aside, look once more at each, drop those that are still as they were."""
     results: list[Result] = []
     aside: list[Case] = []
-    for case in cases:
-        if case.gone or case.worker.phase == "dropping":
-            aside.append(case)
-            continue
-        place = worktrees.aside_path(case.worker.worktree)
-        if os.path.lexists(place):
-            results.append(Result(case.worker.name, False, [Stake("worktree-replaced", [place])]))
-            continue
-        life.save(repo.common_dir, case.worker._replace(phase="removing"))
-        os.rename(case.worker.worktree, place)
-        aside.append(case._replace(root=place))
-    working = proctree.working_directories()
-    for case in aside:
-        progress(f"{case.worker.name}: removing")
-        try:
-            results.append(remove_one(repo, case, choice, working))
-        except (SkillError, OSError) as error:
+    try:
+        for case in cases:
+            reasons = set_aside(repo, case)
+            if reasons:
+                results.append(Result(case.worker.name, False, reasons))
+            else:
+                aside.append(at_aside(case))
+        working = proctree.working_directories()
+        while aside:
+            progress(f"{aside[0].worker.name}: removing")
+            results.append(remove_one(repo, aside[0], choice, working))
+            del aside[0]
+    finally:
+        # After a signal or a fault: what was not decided goes back to its place.
+        for case in aside:
             put_back(repo, case)
-            message = error.message if isinstance(error, SkillError) else str(error)
-            code = error.code if isinstance(error, SkillError) else "unreadable"
-            results.append(Result(case.worker.name, False, [Stake(code, [message])]))
     return results
 
 
+def set_aside(repo: git.Repository, case: Case) -> list[Stake]:
+    """Rename a tree, so that whatever finds it by its name finds it no more."""
+    if case.gone or case.dropping:
+        return []
+    place = worktrees.aside_path(case.worker.worktree)
+    if os.path.lexists(place):
+        return [Stake("worktree-replaced", [place])]
+    life.save(repo.common_dir, case.worker._replace(phase="removing"))
+    try:
+        os.rename(case.worker.worktree, place)
+    except OSError as error:
+        life.save(repo.common_dir, case.worker._replace(phase="live"))
+        return [trouble(error)]
+    return []
+
+
+def at_aside(case: Case) -> Case:
+    """The same case, with its tree set aside."""
+    return case._replace(root=worktrees.aside_path(case.worker.worktree))
+
+
+def put_back(repo: git.Repository, case: Case) -> list[Stake]:
+    """Bring a tree that was set aside back to its place; where that is taken, say so."""
+    worker = case.worker
+    if case.gone or case.dropping:
+        return []
+    if os.path.lexists(case.root):
+        if os.path.lexists(worker.worktree):
+            return [Stake("worktree-replaced", [worker.worktree, f"its tree is {case.root}"])]
+        worktrees.move_back(case.root, worker.worktree, worker.admin_dir)
+    with contextlib.suppress(SkillError):
+        if life.load(repo.common_dir, worker.name).phase == "removing":
+            life.save(repo.common_dir, worker._replace(phase="live"))
+    return []
+
+
+class Proof(NamedTuple):
+    """What was found and saved at the second look."""
+
+    case: Case
+    saved: str | None
+    notes: list[str]
+
+
 def remove_one(
-    repo: git.Repository,
-    case: Case,
-    choice: Choice,
-    working: list[tuple[proctree.Process, str]],
+    repo: git.Repository, case: Case, choice: Choice, working: list[tuple[proctree.Process, str]]
 ) -> Result:
     """The second look at a tree that stands aside, and then its end."""
+    name = case.worker.name
+    try:
+        proof = prove(repo, case, choice, working)
+    except (SkillError, OSError) as error:
+        proof = [trouble(error)]
+    if isinstance(proof, list):
+        return Result(name, False, proof + put_back(repo, case))
+    try:
+        if not case.gone:
+            life.save(repo.common_dir, case.worker._replace(phase="dropping"))
+        return finish(repo, proof, choice)
+    except (SkillError, OSError) as error:
+        # Half a tree is never put back: the next call goes on from here.
+        message = error.message if isinstance(error, SkillError) else str(error)
+        return Result(name, False, [Stake("removal-unfinished", [message])], rescue=proof.saved)
+
+
+def prove(
+    repo: git.Repository, case: Case, choice: Choice, working: list[tuple[proctree.Process, str]]
+) -> Proof | list[Stake]:
+    """Look again, and save what is to be saved; or the reasons that have appeared meanwhile."""
     common, worker = repo.common_dir, case.worker
+    heads = git.branch_heads(common)
+    tip = heads.get(worker.branch_ref)
+    merged, reasons = integration_reasons(common, worker, tip, heads, choice)
+    case = case._replace(tip=tip, merged=merged)
     saved: str | None = None
     notes: list[str] = []
-    if not case.gone and worker.phase != "dropping":
-        reasons = process_reasons(case.root, working, set())
-        stakes = tree_stakes(worker, case.root)
-        if reasons or (stakes and not choice.discard):
-            put_back(repo, case)
-            return Result(worker.name, False, reasons + stakes)
-        if choice.discard and (stakes or (case.tip not in (None, worker.base) and not case.merged)):
+    commits = [] if tip is None or merged or tip == worker.base else [tip]
+    if case.gone or case.dropping:
+        if commits and choice.discard and choice.branch_delete:
+            saved = rescue.save_commits(common, worker.name, commits)
+            notes.append(f"its commits are kept under {saved}")
+        if case.gone and not case.dropping:
+            left = proctree.end_tree(live_roots(case), worker.mark, grace=3.0)
+            if left:
+                return [Stake("running", [f"{p.pid} {p.command}" for p in left])]
+            notes.append("its folder was gone")
+    else:
+        reasons += place_reasons(worker, case.root) + process_reasons(case.root, working, set())
+        reasons += tree_stakes(worker, case.root)
+        if stops(reasons, choice):
+            return reasons
+        if reasons:
             _, head = git.current_ref(case.root)
-            commits = [commit for commit in (head, case.tip) if commit is not None]
-            saved, left_out = rescue.save_tree(common, case.root, worker.name, commits)
+            saved, left_out = rescue.save_tree(common, case.root, worker.name, [head, *commits])
             notes.append(f"restore with: {restore_command(repo, worker, saved)}")
             if left_out:
                 notes.append(f"caches were not saved: {', '.join(left_out[:10])}")
-        life.save(common, worker._replace(phase="dropping"))
-    if case.gone:
-        left = proctree.end_tree(live_roots(case), worker.mark, grace=3.0)
-        if left:
-            raise SkillError(
-                "running", f"processes do not end: {', '.join(str(p.pid) for p in left)}"
-            )
-        notes.append(
-            "its folder was gone; the branch was kept"
-            if not choice.branch_delete
-            else "its folder was gone"
-        )
     kept = keep_loose_commits(repo, worker, choice)
     if kept:
         notes.append(f"commits that only the reflog held are kept under {kept}")
+    return Proof(case, saved, notes)
+
+
+def finish(repo: git.Repository, proof: Proof, choice: Choice) -> Result:
+    """Remove the tree, its entry, the branch where that is asked and allowed, and the session."""
+    common, case, notes = repo.common_dir, proof.case, list(proof.notes)
+    worker = case.worker
     keep_runs(common, worker, case.root)
-    drop(common, case)
+    drop(repo, case)
     deleted = False
     if choice.branch_delete:
-        why = branch_reason(repo, case._replace(merged=case.merged or saved is not None), choice)
+        why = branch_reason(repo, case, case.merged or proof.saved is not None)
         if why is None and case.tip is not None:
-            git.delete_branch(common, worker.branch, case.tip)
-            deleted = True
-        elif why is not None:
+            try:
+                git.delete_branch(common, worker.branch, case.tip)
+                deleted = True
+            except SkillError as error:
+                why = error.message
+        if why is not None:
             notes.append(f"the branch {worker.branch!r} was kept: {why}")
-    worker.server.end_sessions(
-        [pane.session for pane in [life.own_pane(worker, case.panes)] if pane]
-    )
-    life.record_event(common, worker.name, "cleaned", branch_deleted=deleted, rescue=saved)
+    try:
+        pane = life.own_pane(worker, case.panes)
+        worker.server.end_sessions([pane.session] if pane else [])
+    except SkillError as error:
+        notes.append(f"the tmux session {worker.session!r} was not ended: {error.message}")
+    life.record_event(common, worker.name, "cleaned", branch_deleted=deleted, rescue=proof.saved)
     records.archive(common, worker.name, "cleaned")
-    return Result(worker.name, True, [], deleted, saved, tuple(notes))
+    return Result(worker.name, True, [], deleted, proof.saved, tuple(notes))
 
 
 def live_roots(case: Case) -> list[int]:
@@ -374,71 +483,74 @@ def live_roots(case: Case) -> list[int]:
     return [pane.pid] if pane is not None and not pane.dead else []
 
 
-def put_back(repo: git.Repository, case: Case) -> None:
-    """Bring a tree that was set aside back to its place."""
-    if case.root != case.worker.worktree and not os.path.lexists(case.worker.worktree):
-        os.rename(case.root, case.worker.worktree)
-    life.save(repo.common_dir, case.worker._replace(phase="live"))
-
-
-def branch_reason(repo: git.Repository, case: Case, choice: Choice) -> str | None:
-    """Why the branch may not be deleted, or None."""
+def branch_reason(repo: git.Repository, case: Case, safe: bool) -> str | None:
+    """Why the branch may not be deleted, or None. `safe` says that its commits are elsewhere."""
     worker, tip = case.worker, case.tip
     if tip is None:
         return "it is no longer there"
-    holder = worktrees.holder_of(repo.common_dir, repo.main_root, worker.branch_ref)
-    if holder is not None and holder not in (worker.worktree, case.root):
-        return f"it is checked out in {holder!r}"
-    if case.merged:
+    holders = worktrees.holders_of(repo.common_dir, repo.main_root, worker.branch_ref)
+    others = [path for path in holders if path not in (worker.worktree, case.root)]
+    if others:
+        return f"it is checked out in {others[0]!r}"
+    if safe:
         return None
-    if tip != worker.base:
-        return None if choice.discard else "its commits are not in the integration branch"
+    if tip != worker.base and not git.is_ancestor(repo.common_dir, tip, worker.base):
+        return "its commits are not in the integration branch"
     done = git.require_git(
-        repo.common_dir, "rev-list", "-n", "1", tip, "--not",
-        f"--exclude={worker.branch_ref}", "--all",
+        repo.common_dir, "rev-list", "-n", "1", tip, "--not", f"--exclude={worker.branch}",
+        "--branches", "--tags", "--remotes", "--glob=refs/agent-workers",
     )  # fmt: skip
     return "no other branch or tag holds its commit" if done.text.strip() else None
 
 
 def keep_loose_commits(repo: git.Repository, worker: Worker, choice: Choice) -> str | None:
-    """Keep the commits that only the reflogs that go with a worker name."""
-    logs = [os.path.join(worker.admin_dir, "logs", "HEAD")]
+    """Keep the commits that only the files which go with a worker name: reflogs and the like."""
+    files = list(rescue.naming_files(worker.admin_dir))
     if choice.branch_delete:
-        logs.append(os.path.join(repo.common_dir, "logs", worker.branch_ref))
-    commits = [commit for log in logs for commit in rescue.reflog_commits(log)]
+        files.append(os.path.join(repo.common_dir, "logs", worker.branch_ref))
+    commits = [commit for file in files for commit in rescue.ids_in(file)]
     return rescue.keep_commits(repo.common_dir, worker.name, commits)
 
 
-def keep_runs(common_dir: str, worker: Worker, root: str) -> None:
-    """Move the worker's own records out of the tree into its record, which is archived."""
-    source = os.path.join(root, life.RUNS)
-    target = os.path.join(records.worker_dir(common_dir, worker.name), "worktree-runs")
-    if os.path.isdir(source) and not os.path.islink(source) and not os.path.lexists(target):
-        shutil.move(source, target)
-
-
-def drop(common_dir: str, case: Case) -> None:
+def drop(repo: git.Repository, case: Case) -> None:
     """Remove a tree that stands aside, and exactly its administrative entry."""
-    worker = case.worker
-    if case.gone and worker.phase != "dropping":
-        # The tree may have been moved out of sight: its entry is kept with the record.
-        admin = worker.admin_dir if os.path.isdir(worker.admin_dir) else ""
-        admin = admin or find_admin_dir(common_dir, worker.worktree)
-        if admin and worktrees.registered_path(admin) in (
-            worker.worktree,
-            worktrees.aside_path(worker.worktree),
-        ):
-            os.rename(
-                admin, os.path.join(records.worker_dir(common_dir, worker.name), "git-worktree")
-            )
-        return
-    worktrees.drop_admin_dir(common_dir, worker.admin_dir, worker.worktree)
+    common_dir, worker = repo.common_dir, case.worker
+    admin = worker.admin_dir
+    parents = folders_around(repo, worker)
+    if os.path.isdir(admin) and worktrees.owns_admin_dir(admin, worker.worktree):
+        if case.gone:
+            # The tree may have been moved out of sight: its entry is kept with the record.
+            record = records.worker_dir(common_dir, worker.name)
+            os.rename(admin, free_path(record, "git-worktree"))
+        else:
+            keep_modules(common_dir, worker)
+            worktrees.drop_admin_dir(common_dir, admin)
     worktrees.remove_tree(case.root)
-    with contextlib.suppress(OSError):
-        os.rmdir(os.path.dirname(worker.worktree))
+    worktrees.remove_empty(parents)
+
+
+def keep_modules(common_dir: str, worker: Worker) -> None:
+    """Keep submodule repositories whose reflogs hold commits that nothing else has."""
+    if not os.path.isdir(os.path.join(worker.admin_dir, "modules")):
+        return
+    pins = worktrees.pinned_commits(common_dir, worker.base, {})
+    modules = worktrees.all_module_dirs(worker.admin_dir)
+    if any(worktrees.unshared_commits(module, pins, "--reflog") for module in modules):
+        place = free_path(records.worker_dir(common_dir, worker.name), "submodules")
+        os.rename(os.path.join(worker.admin_dir, "modules"), place)
 
 
 def restore_command(repo: git.Repository, worker: Worker, ref: str) -> str:
-    """A command that brings the saved files back, into a folder that is free."""
-    words = ["git", "-C", repo.main_root, "worktree", "add", "--detach"]
-    return " ".join(map(life.quote, [*words, f"{worker.worktree}-rescued", ref]))
+    """A command that brings the saved files back, byte for byte, into a folder that is free.
+
+    A clone has attributes of its own, which stand above those in the tree: no line ends are
+    converted and no filters run.
+    """
+    place = f"{worker.worktree}-rescued"
+    attributes = os.path.join(place, ".git", "info", "attributes")
+    commit = git.ref_commit(repo.common_dir, ref) or ref
+    clone = ["git", "clone", "-q", "--shared", "--no-checkout", repo.common_dir, place]
+    rule = ["printf", "* -text -ident -filter -working-tree-encoding\\n"]
+    checkout = ["git", "-C", place, "-c", "core.hooksPath=/dev/null", "checkout", "-q", "--detach"]
+    words = [" ".join(map(life.quote, part)) for part in (clone, rule, [*checkout, commit])]
+    return f"{words[0]} && {words[1]} >{life.quote(attributes)} && {words[2]}"

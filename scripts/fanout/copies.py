@@ -24,8 +24,20 @@ def copy_files(top: str, worktree: str, paths: list[str]) -> dict[str, str]:
         else:
             inner = [path]
         for name in inner:
+            require_inside(worktree, name)
             copied[name] = copy_one(os.path.join(top, name), os.path.join(worktree, name))
     return copied
+
+
+def require_inside(worktree: str, path: str) -> None:
+    """Demand that a path of a new tree lies in it: a link in the commit may lead out of it."""
+    folder = os.path.realpath(os.path.dirname(os.path.join(worktree, path)))
+    if folder != worktree and not folder.startswith(worktree + "/"):
+        raise usage(
+            "path-outside",
+            f"{path!r} would be copied to {folder!r}, outside of the new worktree",
+            "a folder on its way is a link there; copy it by a --setup command",
+        )
 
 
 def copy_one(source: str, target: str) -> str:
@@ -61,8 +73,11 @@ def is_our_copy(worker: Worker, root: str, path: str) -> bool:
     if path.endswith("/"):
         inner = [path + name for name in worktrees.walk_files(full)]
         return bool(inner) and all(is_our_copy(worker, root, name) for name in inner)
+    # Only what may be a copy is read: the rest may be large, or a pipe that never ends.
+    if path not in worker.copied or worktrees.kind_of(full) not in ("file", "link"):
+        return False
     try:
-        return worker.copied.get(path) == fingerprint(full)
+        return worker.copied[path] == fingerprint(full)
     except OSError:
         return False
 
@@ -78,7 +93,8 @@ def included_files(top: str) -> list[str]:
         return []
     # Exit code 1 says that none of them is ignored.
     done = git.git(top, "check-ignore", "-z", "--stdin", stdin=matching.stdout)
-    return [path for path in done.text.split("\0") if path]
+    found = [path for path in done.text.split("\0") if path]
+    return [path for path in found if path.split("/")[0] != life.RUNS]
 
 
 def start_caller_status(repo: git.Repository) -> tuple[Any, list[str]]:
@@ -122,19 +138,10 @@ def missing_submodules(worktree: str) -> list[str]:
 
 def lfs_pointers(worktree: str) -> list[str]:
     """The files of a new tree that hold a Git LFS pointer instead of their content."""
-    try:
-        with open(os.path.join(worktree, ".gitattributes"), "rb") as file:
-            if b"filter=lfs" not in file.read():
-                return []
-    except OSError:
-        return []
-    names = git.require_git(worktree, "ls-files", "-z")
-    done = git.require_git(worktree, "check-attr", "-z", "--stdin", "filter", stdin=names.stdout)
-    words = done.text.split("\0")
+    done = git.require_git(worktree, "ls-files", "-z", "--", ":(attr:filter=lfs)")
     found: list[str] = []
-    for path, value in zip(words[::3], words[2::3], strict=False):
-        if value == "lfs":
-            with contextlib.suppress(OSError), open(os.path.join(worktree, path), "rb") as file:
-                if file.read(40).startswith(b"version https://git-lfs.github.com/spec"):
-                    found.append(path)
+    for path in filter(None, done.text.split("\0")):
+        with contextlib.suppress(OSError), open(os.path.join(worktree, path), "rb") as file:
+            if file.read(40).startswith(b"version https://git-lfs.github.com/spec"):
+                found.append(path)
     return found

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 
-from fanout import delivery, git, proctree, records, worktrees
+from fanout import delivery, git, proctree, records, rescue, worktrees
 from fanout import workers as life
 from fanout.copies import is_our_copy
 from fanout.errors import SkillError
@@ -19,20 +18,50 @@ def is_untouched(worker: Worker) -> bool:
     """Whether the agent changed nothing: tip at base, and no file beyond what spawn left there."""
     if git.ref_commit(worker.worktree, worker.branch_ref) != worker.base:
         return False
-    return not agent_left(worker)
+    return not agent_left(common_dir_of(worker), worker, worker.worktree)
 
 
-def agent_left(worker: Worker) -> list[worktrees.Stake]:
-    """What an agent left in its tree, apart from what hooks, set-up and copies put there."""
-    root = worker.worktree
+def common_dir_of(worker: Worker) -> str:
+    """The repository's own folder, from the place of the worker's administrative folder."""
+    return os.path.dirname(os.path.dirname(worker.admin_dir))
+
+
+def agent_left(common_dir: str, worker: Worker, root: str) -> list[worktrees.Stake]:
+    """What an agent left in its tree at `root`, apart from what hooks, set-up and copies put there.
+
+    What they put there counts as soon as it was changed after the agent's start.
+    """
+    try:
+        record = records.worker_dir(common_dir, worker.name)
+        started = os.stat(os.path.join(record, "launch.sh")).st_mtime_ns
+    except FileNotFoundError:
+        started = 0
+    made = set(worker.made)
 
     def ours(path: str) -> bool:
         return is_our_copy(worker, root, path) or path.startswith(f"{life.RUNS}/")
 
-    found = worktrees.stakes(root, worker.admin_dir, worker.branch_ref, ours)
-    made = set(worker.made)
-    left = [s._replace(paths=[path for path in s.paths if path not in made]) for s in found]
+    def is_left(path: str) -> bool:
+        return path not in made or changed_since(os.path.join(root, path), started)
+
+    found = worktrees.stakes(root, worker.admin_dir, worker.branch_ref, worker.base, ours)
+    left = [s._replace(paths=[path for path in s.paths if is_left(path)]) for s in found]
     return [stake for stake in left if stake.paths]
+
+
+def changed_since(path: str, moment: int) -> bool:
+    """Whether a file, or any in a folder, was changed after a moment (ns).
+
+    The inode's time is asked, which no program can set.
+    """
+    try:
+        if not path.endswith("/"):
+            return os.lstat(path).st_ctime_ns > moment
+        return any(
+            os.lstat(path + name).st_ctime_ns > moment for name in worktrees.walk_files(path)
+        )
+    except FileNotFoundError:
+        return False
 
 
 def taken_back(repo: git.Repository, worker: Worker, error: SkillError) -> SkillError:
@@ -59,21 +88,27 @@ def take_back_locked(repo: git.Repository, worker: Worker) -> str | None:
     end_agent(worker)
     admin = worker.admin_dir or find_admin_dir(common, worker.worktree)
     tip = git.ref_commit(common, worker.branch_ref)
-    changed = tip not in (None, worker.base)
-    if admin and os.path.isdir(worker.worktree):
-        worker = worker._replace(admin_dir=admin)
-        # Before the agent was started, all that is in the tree was made by this call.
-        changed = changed or (bool(worker.argv) and bool(agent_left(worker)))
-    if changed:
+    worker = worker._replace(admin_dir=admin)
+    # Before the agent was started, all that is in the tree was made by this call.
+    started = bool(worker.argv)
+    stands = bool(admin) and os.path.isdir(worker.worktree)
+    changed = started and (
+        tip not in (None, worker.base)
+        or (stands and bool(agent_left(common, worker, worker.worktree)))
+    )
+    if changed or (stands and not discard_tree(repo, worker, look_again=started)):
         life.save(common, worker._replace(phase="live"))
         return (
             f"{worker.worktree!r} has changed meanwhile and was kept, with the worker's record; "
             f"see: agent_workers.py status {worker.name}"
         )
-    if admin:
-        discard_tree(common, worker, admin)
-    if tip is not None and worktrees.holder_of(common, repo.main_root, worker.branch_ref) is None:
-        git.delete_branch(common, worker.branch, worker.base)
+    drop_entry(repo, worker)
+    free = worktrees.holder_of(common, repo.main_root, worker.branch_ref) is None
+    if tip is not None and free:
+        if tip != worker.base:
+            # A hook or a set-up command committed.
+            rescue.save_commits(common, worker.name, [tip])
+        git.delete_branch(common, worker.branch, tip)
     retire_failed(common, worker.name)
     return None
 
@@ -94,16 +129,61 @@ def end_agent(worker: Worker) -> None:
         )
 
 
-def discard_tree(common_dir: str, worker: Worker, admin: str) -> None:
-    """Remove a worktree that this call made and nobody has changed since."""
+def discard_tree(repo: git.Repository, worker: Worker, *, look_again: bool) -> bool:
+    """Set a tree aside and remove it with its entry; False when it has changed until then."""
+    common = repo.common_dir
     aside = worktrees.aside_path(worker.worktree)
-    if os.path.lexists(worker.worktree):
-        os.rename(worker.worktree, aside)
-    worktrees.drop_admin_dir(common_dir, admin, worker.worktree)
+    os.rename(worker.worktree, aside)
+    try:
+        changed = look_again and bool(agent_left(common, worker, aside))
+    except BaseException:
+        worktrees.move_back(aside, worker.worktree, worker.admin_dir)
+        raise
+    if changed:
+        worktrees.move_back(aside, worker.worktree, worker.admin_dir)
+        return False
+    keep_runs(common, worker, aside)
+    drop_entry(repo, worker)
     worktrees.remove_tree(aside)
-    with contextlib.suppress(OSError):
-        # Only an empty parent goes: it may be the one that this call made.
-        os.rmdir(os.path.dirname(worker.worktree))
+    return True
+
+
+def drop_entry(repo: git.Repository, worker: Worker) -> None:
+    """Remove the administrative entry of a tree that is no longer in its place."""
+    admin = worker.admin_dir
+    if not os.path.isdir(admin) or not worktrees.owns_admin_dir(admin, worker.worktree):
+        return
+    parents = folders_around(repo, worker)
+    worktrees.drop_admin_dir(repo.common_dir, admin)
+    worktrees.remove_empty(parents)
+
+
+def folders_around(repo: git.Repository, worker: Worker) -> list[str]:
+    """The folders that may go with a tree once they are empty: those that were made for it.
+
+    The folder that all trees stand in by default is ours, whichever of them it was made for.
+    """
+    made = worktrees.made_folders(worker.admin_dir)
+    parent = os.path.dirname(worker.worktree)
+    return made or ([parent] if parent == repo.main_root + ".worktrees" else [])
+
+
+def keep_runs(common_dir: str, worker: Worker, root: str) -> None:
+    """Move the worker's own records out of the tree into its record, which is archived."""
+    import shutil
+
+    source = os.path.join(root, life.RUNS)
+    if os.path.isdir(source) and not os.path.islink(source):
+        shutil.move(source, free_path(records.worker_dir(common_dir, worker.name), "worktree-runs"))
+
+
+def free_path(folder: str, name: str) -> str:
+    """A path in a folder where nothing stands: the name, or the name with a number."""
+    for number in range(1, 1000):
+        path = os.path.join(folder, name if number == 1 else f"{name}-{number}")
+        if not os.path.lexists(path):
+            return path
+    raise SkillError("file-failed", f"{folder!r} is full of {name!r}")
 
 
 def find_admin_dir(common_dir: str, worktree: str) -> str:
@@ -117,7 +197,11 @@ def retire_failed(common_dir: str, name: str) -> None:
     """Drop the record of a failed spawn; one that holds a log is kept in the archive."""
     folder = records.worker_dir(common_dir, name)
     logs = ("setup.log", "terminal.log")
-    if any(delivery.size_of(os.path.join(folder, log)) for log in logs):
+    reports = os.path.join(folder, "worktree-runs")
+    # The card is spawn's own; anything else there was written by the agent.
+    if any(delivery.size_of(os.path.join(folder, log)) for log in logs) or (
+        os.path.isdir(reports) and set(os.listdir(reports)) - {"worker.json"}
+    ):
         records.archive(common_dir, name, "failed")
     else:
         worktrees.remove_tree(folder)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 NULL_ID = "0" * 40
+# In a tree's administrative folder: the folders that were made for it to stand in.
+PARENTS = "agent-worker-parents"
 
 # Folders and files that any build makes again; a name stands here only when nobody keeps work
 # under it. They count as caches only where git ignores them.
@@ -84,7 +86,7 @@ def admin_dir_of(worktree: str) -> str | None:
     """The administrative folder that a linked worktree's `.git` file names, or None."""
     try:
         with open(os.path.join(worktree, ".git"), encoding="utf-8", errors="surrogateescape") as f:
-            content = f.read().rstrip("\n")
+            content = f.read().removesuffix("\n")
     except OSError:
         return None
     if not content.startswith("gitdir: "):
@@ -98,7 +100,7 @@ def registered_path(admin_dir: str) -> str | None:
         with open(
             os.path.join(admin_dir, "gitdir"), encoding="utf-8", errors="surrogateescape"
         ) as file:
-            content = file.read().rstrip("\n")
+            content = file.read().removesuffix("\n")
     except OSError:
         return None
     return os.path.dirname(os.path.normpath(os.path.join(admin_dir, content)))
@@ -122,13 +124,34 @@ def registered(common_dir: str) -> dict[str, str]:
 
 
 def holder_of(common_dir: str, main_root: str, branch_ref: str) -> str | None:
-    """The checkout that has a branch checked out, as far as HEAD files tell, or None."""
+    """A checkout that has a branch checked out, as far as its files tell, or None."""
+    return next(iter(holders_of(common_dir, main_root, branch_ref)), None)
+
+
+def holders_of(common_dir: str, main_root: str, branch_ref: str) -> list[str]:
+    """All checkouts that have a branch checked out, are rebasing it, or bisect from it."""
     heads = {common_dir: main_root, **registered(common_dir)}
-    for admin, path in heads.items():
-        with contextlib.suppress(OSError), open(os.path.join(admin, "HEAD"), encoding="utf-8") as f:
-            if f.read().strip() == f"ref: {branch_ref}":
-                return path
-    return None
+    short = branch_ref.removeprefix("refs/heads/")
+    wanted = {
+        "HEAD": f"ref: {branch_ref}",
+        "rebase-merge/head-name": branch_ref,
+        "rebase-apply/head-name": branch_ref,
+        "BISECT_START": short,
+    }
+    return [
+        path
+        for admin, path in heads.items()
+        if any(first_line(os.path.join(admin, name)) == line for name, line in wanted.items())
+    ]
+
+
+def first_line(path: str) -> str | None:
+    """The only line of a small file of git's, or None when it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().strip()
+    except OSError:
+        return None
 
 
 def status_arguments(*, ignored: bool) -> list[str]:
@@ -205,15 +228,15 @@ def is_cache(worktree: str, path: str) -> bool:
 
 
 def stakes(
-    worktree: str, admin_dir: str, branch_ref: str, ours: Callable[[str], bool]
+    worktree: str, admin_dir: str, branch_ref: str, base: str, ours: Callable[[str], bool]
 ) -> list[Stake]:
     """Everything that would be lost with this tree; empty when nothing would.
 
-    `ours(path)` says whether an untracked or ignored path is a copy that we made ourselves and
-    that is unchanged. `.worker-runs/` never counts: clean-up keeps it. Raises SkillError
-    `git-failed` when the tree cannot be read: unknown is not clean.
+    `ours(path)` says whether a path is a copy that we made ourselves and that is unchanged.
+    `base` is the commit that the tree started from: what it pins is known elsewhere. Raises
+    SkillError `git-failed` or `unreadable` when the tree cannot be read: unknown is not clean.
     """
-    found = file_stakes(worktree, ours)
+    found = file_stakes(worktree, admin_dir, base, ours, {})
     current, commit = git.current_ref(worktree)
     if current != branch_ref:
         if current is not None:
@@ -223,44 +246,70 @@ def stakes(
     busy = [name for name in OPERATIONS if os.path.lexists(os.path.join(admin_dir, name))]
     if busy:
         found.append(Stake("operation-in-progress", busy))
-    if os.path.lexists(os.path.join(admin_dir, "index.lock")):
-        found.append(Stake("index-locked", [os.path.join(admin_dir, "index.lock")]))
+    locks = sorted(name for name in os.listdir(admin_dir) if name.endswith(".lock"))
+    if locks:
+        found.append(Stake("index-locked", [aged(os.path.join(admin_dir, n)) for n in locks]))
     return found
 
 
-def file_stakes(worktree: str, ours: Callable[[str], bool]) -> list[Stake]:
-    """The files that would be lost with a tree, its submodules included."""
-    status = read_status(worktree, ignored=True)
-    hidden, links = hidden_changes(worktree)
+def aged(path: str) -> str:
+    """A lock file with its age, for a person who has to decide whether it is in use."""
+    import time
+
+    try:
+        return f"{path} ({max(0, time.time() - os.lstat(path).st_mtime):.0f} s old)"
+    except FileNotFoundError:
+        return path
+
+
+def file_stakes(
+    root: str, git_dir: str, pinning: str, ours: Callable[[str], bool], env: dict[str, str]
+) -> list[Stake]:
+    """The files that would be lost with a tree, and its submodules with all that they hold.
+
+    `pinning` is a commit whose submodule commits were there before; `env` adds to git's.
+    """
+    # Submodules are looked at one by one below: git itself would look in the wrong place.
+    words = [w for w in status_arguments(ignored=True) if not w.startswith("--ignore-submodules")]
+    done = git.require_git(root, *words, "--ignore-submodules=dirty", env=env)
+    if done.stderr:
+        require_readable(root)
+    status = parse_status(done)
+    hidden, links = hidden_changes(root, env)
     groups = {
         "conflicted": status.conflicted,
-        "staged": status.staged,
-        "modified": [p for p in status.modified if p not in status.submodules],
+        "staged": [p for p in status.staged if p not in status.submodules],
+        "modified": [p for p in status.modified if p not in status.submodules and not ours(p)],
         "submodule-changes": status.submodules,
-        "hidden-changes": hidden,
+        "hidden-changes": [p for p in hidden if not ours(p)],
         "untracked": [p for p in status.untracked if not ours(p)],
-        "ignored": [p for p in status.ignored if not is_cache(worktree, p) and not ours(p)],
+        "ignored": [p for p in status.ignored if not is_pure_cache(root, p) and not ours(p)],
     }
     found = [Stake(code, sorted(paths)) for code, paths in groups.items() if paths]
-    for link in links:
-        folder = os.path.join(worktree, link)
-        if not os.path.lexists(os.path.join(folder, ".git")):
-            continue
-        inner = file_stakes(folder, lambda _: False)
-        found += [Stake(s.code, [f"{link}/{path}" for path in s.paths]) for s in inner]
-        if loose_submodule_commits(folder):
-            found.append(Stake("submodule-commits", [link]))
+    modules = submodule_dirs(root, git_dir, links)
+    pins = pinned_commits(root, pinning, env) if modules else []
+    for module, link in modules.items():
+        if link:
+            folder = os.path.join(root, link)
+            # It names its folder by `core.worktree`: wrong while the tree stands aside.
+            where = {"GIT_WORK_TREE": folder}
+            inner = file_stakes(folder, module, "HEAD", lambda _: False, where)
+            found += [Stake(s.code, [f"{link}/{path}" for path in s.paths]) for s in inner]
+        nested = [] if link else all_module_dirs(module)
+        if any(unshared_commits(m, pins, "--all") for m in (module, *nested)):
+            found.append(Stake("submodule-commits", [link or os.path.relpath(module, git_dir)]))
     return found
 
 
-def hidden_changes(worktree: str) -> tuple[list[str], list[str]]:
+def hidden_changes(root: str, env: dict[str, str]) -> tuple[list[str], list[str]]:
     """Changed files that `git status` was told not to look at, and the submodule paths.
 
     Files marked skip-worktree or assume-unchanged are hashed against the index.
     """
-    done = git.require_git(worktree, "ls-files", "-v", "-s", "-z")
+    done = git.require_git(root, "ls-files", "-v", "-s", "-z", env=env)
     marked: dict[str, str] = {}
     links: list[str] = []
+    hidden: list[str] = []
     for entry in done.text.split("\0"):
         if not entry:
             continue
@@ -269,21 +318,57 @@ def hidden_changes(worktree: str) -> tuple[list[str], list[str]]:
         if mode == "160000":
             links.append(path)
         elif tag in "Ss" or tag.islower():
-            marked[path] = blob
-    hidden: list[str] = []
-    for path, blob in marked.items():
-        full = os.path.join(worktree, path)
-        if not os.path.lexists(full):
-            # A sparse checkout leaves these out; a deletion holds no bytes.
-            continue
-        if os.path.islink(full):
-            target = os.fsencode(os.readlink(full))
-            done = git.require_git(worktree, "hash-object", "--stdin", stdin=target)
-        else:
-            done = git.require_git(worktree, "hash-object", "--", path)
-        if done.text.strip() != blob:
-            hidden.append(path)
-    return hidden, links
+            kind = kind_of(os.path.join(root, path))
+            if kind == ("link" if mode == "120000" else "file"):
+                marked[path] = blob
+            elif kind != "nothing":
+                # A sparse checkout leaves files out, and a deletion holds no bytes.
+                hidden.append(path)
+    if not marked:
+        return hidden, links
+    plain = [path for path in marked if kind_of(os.path.join(root, path)) == "file"]
+    names = b"".join(quoted(path) + b"\n" for path in plain)
+    now = git.require_git(root, "hash-object", "--stdin-paths", stdin=names, env=env).text.split()
+    found = dict(zip(plain, now, strict=True))
+    for path in marked.keys() - found.keys():
+        target = os.fsencode(os.readlink(os.path.join(root, path)))
+        found[path] = git.require_git(root, "hash-object", "--stdin", stdin=target).text.strip()
+    return hidden + [path for path, blob in marked.items() if found[path] != blob], links
+
+
+def kind_of(path: str) -> str:
+    """What stands at a path: `nothing`, `file`, `link` or `other`. Links are not followed."""
+    try:
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return "nothing"
+    return "link" if stat.S_ISLNK(mode) else "file" if stat.S_ISREG(mode) else "other"
+
+
+def quoted(path: str) -> bytes:
+    """A path as `--stdin-paths` takes it whatever bytes it holds (quotes, line breaks, CR)."""
+    return b'"' + b"".join(b"\\%03o" % byte for byte in os.fsencode(path)) + b'"'
+
+
+def require_readable(root: str) -> None:
+    """Demand that every folder of a tree can be listed; git only warns about those that cannot."""
+    for _ in walk_files(root):
+        pass
+
+
+def is_pure_cache(root: str, path: str) -> bool:
+    """Whether an ignored path is a cache, and nobody keeps a repository inside of it."""
+    return is_cache(root, path) and not (path.endswith("/") and nested_repositories(root, path))
+
+
+def nested_repositories(root: str, below: str = "") -> list[str]:
+    """The folders below a tree that hold a repository or worktree of their own."""
+    found: list[str] = []
+    for folder, folders, files in os.walk(os.path.join(root, below), onerror=fail):
+        if os.path.normpath(folder) != root and ".git" in (*folders, *files):
+            found.append(os.path.relpath(folder, root))
+            folders.clear()
+    return found
 
 
 def loose_commits(worktree: str, commit: str) -> bool:
@@ -294,11 +379,50 @@ def loose_commits(worktree: str, commit: str) -> bool:
     return bool(done.text.strip())
 
 
-def loose_submodule_commits(folder: str) -> bool:
-    """Whether a submodule's own repository holds commits that no remote branch of it has."""
-    if git.git(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}").code != 0:
-        return False
-    done = git.require_git(folder, "rev-list", "-n", "1", "HEAD", "--all", "--not", "--remotes")
+# --- Submodules: their repositories go with the worktree --------------------------------------
+
+
+def submodule_dirs(root: str, git_dir: str, links: list[str]) -> dict[str, str]:
+    """The repositories of submodules: git folder -> path in the tree, empty when it has none."""
+    found = {os.path.realpath(module): "" for module in module_dirs(git_dir)}
+    for link in links:
+        folder = os.path.join(root, link)
+        if os.path.lexists(os.path.join(folder, ".git")) and not os.path.islink(folder):
+            found[os.path.realpath(admin_dir_of(folder) or os.path.join(folder, ".git"))] = link
+    return found
+
+
+def module_dirs(git_dir: str) -> list[str]:
+    """The git folders below `modules/`, also of submodules that are no longer in the index."""
+    found: list[str] = []
+    for folder, folders, files in os.walk(os.path.join(git_dir, "modules")):
+        if "HEAD" in files and "objects" in folders:
+            found.append(folder)
+            folders.clear()
+    return found
+
+
+def all_module_dirs(git_dir: str) -> list[str]:
+    """`module_dirs`, and theirs in turn."""
+    return [d for m in module_dirs(git_dir) for d in (m, *all_module_dirs(m))]
+
+
+def pinned_commits(root: str, commit: str, env: dict[str, str]) -> list[str]:
+    """The submodule commits that a commit names."""
+    done = git.require_git(root, "ls-tree", "-r", "-z", commit, env=env)
+    return [e.split(" ")[2].split("\t")[0] for e in done.text.split("\0") if e[:6] == "160000"]
+
+
+def unshared_commits(module: str, pins: list[str], *what: str) -> bool:
+    """Whether a submodule's repository holds commits that neither its remotes nor pins reach.
+
+    Tags do not count: a clone fetches those of its remote, also where no branch holds them.
+    """
+    done = git.require_git(
+        module, "rev-list", "-n", "1", "--ignore-missing", "--exclude=refs/remotes/*",
+        "--exclude=refs/tags/*", *what, "--not", "--remotes", *pins,
+        env={"GIT_DIR": module, "GIT_WORK_TREE": module},
+    )  # fmt: skip
     return bool(done.text.strip())
 
 
@@ -318,20 +442,30 @@ def require_free_place(repo: git.Repository, path: str) -> None:
     while not os.path.exists(parent):
         parent = os.path.dirname(parent)
     real = os.path.join(os.path.realpath(parent), os.path.relpath(path, parent))
-    for tree in (*registered(repo.common_dir).values(), repo.common_dir):
+    linked = registered(repo.common_dir).values()
+    if real in linked:
+        raise refused(
+            "worktree-exists",
+            f"git still knows a worktree at {path!r}, though nothing is there now",
+            "if it was only moved, `git worktree repair` in its new place; if it was deleted, "
+            "`git worktree remove` it; or choose another place with --worktree DIR",
+        )
+    for tree in (*linked, repo.common_dir):
         if real.startswith(os.path.realpath(tree) + "/"):
             raise refused(
                 "worktree-nested",
                 f"{path!r} would lie inside {tree!r}",
                 "choose a place outside of every other worktree with --worktree DIR",
             )
-    inside_checkout = real.startswith(os.path.realpath(repo.top) + "/")
-    if inside_checkout and git.git(repo.top, "check-ignore", "-q", "--", real).code != 0:
-        raise refused(
-            "worktree-nested",
-            f"{path!r} lies in the checkout {repo.top!r} and git does not ignore it",
-            "choose a place beside the checkout, or add that folder to .gitignore",
-        )
+    for top in dict.fromkeys((repo.top, repo.main_root)):
+        if not real.startswith(os.path.realpath(top) + "/"):
+            continue
+        if git.git(top, "check-ignore", "-q", "--", real).code != 0:
+            raise refused(
+                "worktree-nested",
+                f"{path!r} lies in the checkout {top!r} and git does not ignore it",
+                "choose a place beside the checkout, or add that folder to .gitignore",
+            )
 
 
 def require_free_branch(repo: git.Repository, branch: str) -> None:
@@ -339,8 +473,8 @@ def require_free_branch(repo: git.Repository, branch: str) -> None:
     wanted = "refs/heads/" + branch
     for ref in git.branch_heads(repo.common_dir):
         if ref == wanted:
-            holder = holder_of(repo.common_dir, repo.main_root, ref)
-            where = f", checked out in {holder!r}" if holder else ""
+            holders = holders_of(repo.common_dir, repo.main_root, ref)
+            where = f", checked out in {holders[0]!r}" if holders else ""
             raise refused(
                 "branch-taken",
                 f"the branch {branch!r} is already there{where}",
@@ -375,19 +509,63 @@ def add_worktree(repo: git.Repository, path: str, branch: str, base: str) -> str
     Call it under the repository's lock: git's own book-keeping is not safe at once with itself.
     The start is a commit id, so no upstream is configured. Raises SkillError `git-failed`.
     """
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    git.require_git(
-        repo.common_dir, "worktree", "add", "-q", "--no-checkout", "-b", branch, "--", path, base
-    )
-    admin = admin_dir_of(path)
-    if admin is None:
-        raise SkillError("git-failed", f"git made no worktree at {path!r}")
+    parent = os.path.dirname(path)
+    made = missing_folders(parent)
+    try:
+        os.makedirs(parent, exist_ok=True)
+        git.require_git(
+            repo.common_dir,
+            "worktree",
+            "add",
+            "-q",
+            "--no-checkout",
+            "-b",
+            branch,
+            "--",
+            path,
+            base,
+        )
+        admin = admin_dir_of(path)
+        if admin is None:
+            raise SkillError("git-failed", f"git made no worktree at {path!r}")
+        with open(os.path.join(admin, PARENTS), "wb") as file:
+            file.write(b"\0".join(map(os.fsencode, made)))
+    except BaseException:
+        remove_empty(made)
+        raise
     return os.path.realpath(admin)
+
+
+def missing_folders(path: str) -> list[str]:
+    """The folders that `makedirs` would have to make for a path, the innermost first."""
+    found: list[str] = []
+    while not os.path.lexists(path):
+        found.append(path)
+        path = os.path.dirname(path)
+    return found
+
+
+def made_folders(admin_dir: str) -> list[str]:
+    """The folders that were made for a tree to stand in, the innermost first."""
+    try:
+        with open(os.path.join(admin_dir, PARENTS), "rb") as file:
+            return [os.fsdecode(path) for path in file.read().split(b"\0") if path]
+    except OSError:
+        return []
+
+
+def remove_empty(folders: list[str]) -> None:
+    """Remove folders, the innermost first, as long as they are empty."""
+    for folder in folders:
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return
 
 
 def fill_worktree(path: str) -> None:
     """Write the files of a new, empty worktree. Safe at once with other trees."""
-    git.require_git(path, "-c", "submodule.recurse=false", "reset", "--hard", "--quiet")
+    git.require_git(path, "reset", "--hard", "--quiet", "--no-recurse-submodules")
 
 
 def checkout_hook(repo: git.Repository, base: str) -> list[str] | None:
@@ -406,19 +584,30 @@ def aside_path(worktree: str) -> str:
     return os.path.join(folder, f".{name}.removing")
 
 
-def drop_admin_dir(common_dir: str, admin_dir: str, worktree: str) -> None:
-    """Remove exactly the administrative entry of one tree, matched by its `gitdir`.
+def move_back(aside: str, worktree: str, admin_dir: str) -> None:
+    """Bring a tree that was set aside back to its place, in git's book-keeping too.
 
-    Raises SkillError `worktree-mismatch` when the entry belongs to another tree by now.
+    Git writes a tree's new place into `gitdir` when it is used there and the entry is a day old.
     """
-    if not os.path.lexists(admin_dir):
-        return
-    path = registered_path(admin_dir)
-    # Git itself writes the new place into `gitdir` when it is used from a tree set aside.
-    if path not in (worktree, aside_path(worktree)):
-        raise SkillError(
-            "worktree-mismatch", f"{admin_dir!r} belongs to {path!r}, not to {worktree!r}"
-        )
+    os.rename(aside, worktree)
+    if registered_path(admin_dir) == aside:
+        with open(os.path.join(admin_dir, "gitdir"), "wb") as file:
+            file.write(os.fsencode(os.path.join(worktree, ".git")) + b"\n")
+
+
+def owns_admin_dir(admin_dir: str, worktree: str) -> bool:
+    """Whether an administrative entry is that of a tree which stands aside now.
+
+    Once the entry was removed, git may give its name to another tree.
+    """
+    other = admin_dir_of(worktree)
+    if other is not None and os.path.realpath(other) == admin_dir:
+        return False
+    return registered_path(admin_dir) in (worktree, aside_path(worktree))
+
+
+def drop_admin_dir(common_dir: str, admin_dir: str) -> None:
+    """Remove exactly one administrative entry."""
     if os.path.dirname(admin_dir) != os.path.join(common_dir, "worktrees"):
         raise SkillError(
             "worktree-mismatch", f"{admin_dir!r} is not a worktree entry of this repository"
@@ -450,11 +639,19 @@ def remove_file(path: str) -> None:
 
 
 def walk_files(directory: str) -> Iterator[str]:
-    """Every file and link below a folder, as relative paths; links are not followed."""
-    for folder, folders, files in os.walk(directory):
+    """Every file and link below a folder, as relative paths; links are not followed.
+
+    Raises SkillError `unreadable` for a folder that cannot be listed.
+    """
+    for folder, folders, files in os.walk(directory, onerror=fail):
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         for name in (*files, *links):
             yield os.path.relpath(os.path.join(folder, name), directory)
+
+
+def fail(error: OSError) -> None:
+    """Stop a walk: what cannot be listed may hold anything."""
+    raise SkillError("unreadable", f"cannot list {error.filename!r}: {error.strerror}") from error
 
 
 def require_relative(path: str) -> str:
