@@ -200,6 +200,51 @@ class World:
         call = ["spawn", name, "--prompt", prompt, "--agent-cli", str(SAMPLE_AGENT), *more]
         return self.ok(*call, **options)["worker"]
 
+    def idle(self, name: str, *more: str, **options: Any) -> Path:
+        """Spawn a worker whose agent has ended well at once; its worktree."""
+        call = ["spawn", name, "--prompt", "x", "--agent-cli", "/bin/true", "--settle", "0"]
+        worker = self.ok(*call, "--prompt-mode", "none", *more, **options)["worker"]
+        wait_for(lambda: self.pane_dead(worker["pane"]), f"the end of the agent of {name}")
+        return Path(worker["worktree"])
+
+    def pane_dead(self, pane: str) -> bool:
+        """Whether the process of a pane has ended."""
+        return self.tmux("display-message", "-p", "-t", pane, "#{pane_dead}") == "1"
+
+    def adopt(self, patch: pytest.MonkeyPatch) -> Any:
+        """Make this process a part of the world, to call the product directly; its repository."""
+        from fanout.git import open_repository
+
+        for name in [name for name in os.environ if name.startswith(("GIT_", "TMUX"))]:
+            patch.delenv(name)
+        for name, value in self.env.items():
+            patch.setenv(name, value)
+        return open_repository(str(self.repo))
+
+    def refusals(self, name: str, *more: str) -> dict[str, list[str]]:
+        """Demand that `cleanup` refuses a worker and changes nothing; the paths by reason."""
+        before, tree = self.snapshot(), self.bytes_of(self.tree(name))
+        ran = self.run("cleanup", name, *more, "--json")
+        assert ran.code == 3, (ran.code, ran.out, ran.err)
+        assert ran.json["ok"] is False
+        assert ran.data["removed"] == []
+        assert self.snapshot() == before
+        assert self.bytes_of(self.tree(name)) == tree
+        (row,) = ran.data["refused"]
+        assert row["name"] == name
+        return {reason["code"]: reason["paths"] for reason in row["reasons"]}
+
+    def bytes_of(self, tree: Path) -> dict[str, Any]:
+        """Every file and link of a tree with its content and mode; a folder's own is not looked at."""
+        found: dict[str, Any] = {}
+        for folder, folders, files in os.walk(tree):
+            for name in (*files, *(f for f in folders if os.path.islink(os.path.join(folder, f)))):
+                path = os.path.join(folder, name)
+                mode = os.lstat(path).st_mode
+                content = os.readlink(path) if os.path.islink(path) else Path(path).read_bytes()
+                found[os.path.relpath(path, tree)] = (mode, content)
+        return found
+
     def spawn_fake(
         self, name: str, mode: str, *more: str, prompt: str = "hello", **options: Any
     ) -> Ran:
