@@ -179,7 +179,8 @@ def submit(target: Target, prompt: str) -> Delivery:
     target.server.paste(target.pane, text.encode())
 
     # Wait for the paste to be drawn. Rows that go on moving by themselves (a spinner) are noise.
-    pasted = still_since = time.monotonic()
+    pasted = still_since = row_since = time.monotonic()
+    row = cursor_row(before)
     moved: list[int] = []
     noise: set[int] = set()
     drawn = before.text
@@ -195,14 +196,17 @@ def submit(target: Target, prompt: str) -> Delivery:
                 moved += changed
             still_since = moment
             drawn = look.text
+        if cursor_row(look) != row:
+            row, row_since = cursor_row(look), moment
         patience = STILL / 2 if changed_rows(before.text, drawn) - noise else ECHO_WAIT
         quiet = moment - still_since >= patience
         if moment - pasted >= PASTE_PAUSE and (quiet or moment - pasted >= PASTE_LIMIT):
             break
     echo = changed_rows(before.text, drawn) - noise
     target.note(before.text, drawn, sorted(echo))
-    row = cursor_row(look)
-    typed = row if row != cursor_row(before) else None
+    # A row that does not stand still is no input line.
+    shows_text = row != cursor_row(before) and time.monotonic() - row_since >= STILL / 2
+    typed = row if shows_text else None
     return (yield from press_enter(target, look, drawn, echo, noise, events_size, typed))
 
 
@@ -226,7 +230,7 @@ def press_enter(
     # Only a look that begins after the Enter proves something: the text itself may hold the words.
     was_busy = harness.busy.match(look.text, look.pane.title) is not None
     was_idle = harness.idle.match(look.text, look.pane.title) is not None
-    for _ in range(ENTERS):
+    for presses in range(1, ENTERS + 1):
         dialog = dialog_on_screen(harness, look.text, look.pane.title, target.said)
         if dialog is not None:
             # The Enter would answer the dialog.
@@ -245,7 +249,7 @@ def press_enter(
             if was_idle and harness.idle.match(look.text, look.pane.title) is None:
                 return Outcome(True, "idle", None, look.text, typed=True)
             # Two looks in a row, since one may catch the screen half drawn.
-            changed = is_taken(shown, look.text, look.pane.cursor_y)
+            changed = is_taken(shown, look.text, look.pane.cursor_y, presses)
             if changed and changed_before:
                 return Outcome(True, "screen", None, look.text, typed=True)
             changed_before = changed
@@ -266,19 +270,25 @@ class Shown(NamedTuple):
     typed: str | None
 
 
-def is_taken(shown: Shown, screen: str, cursor: int) -> bool:
+def is_taken(shown: Shown, screen: str, cursor: int, presses: int = 1) -> bool:
     """Whether a later screen shows that a text has left the input line."""
-    if shown.typed is not None and cursor not in shown.noise:
+    if shown.typed is not None:
         rows = screen.split("\n")
-        here, above = row_at(rows, cursor), row_at(rows, cursor - 1)
-        # An Enter that became a new line of the text leaves it in the box, above the cursor.
-        in_box = above == shown.typed and any(row.strip() for row in rows[cursor + 1 :])
-        return here != shown.typed and not in_box
+        return row_at(rows, cursor) != shown.typed and not is_in_box(
+            shown.typed, rows, cursor, presses
+        )
     # Taking the text clears the rows that showed it, or moves on below them; a change elsewhere
     # proves something only where it was not shown at all.
     answer = changed_rows(shown.screen, screen) - shown.noise
     moved_on = not shown.echo or cursor != shown.cursor
     return bool(answer & shown.echo) or (bool(answer) and moved_on)
+
+
+def is_in_box(typed: str, rows: list[str], cursor: int, presses: int) -> bool:
+    """Whether a text stands above the cursor in its input box, since Enters became new lines."""
+    above = [row_at(rows, cursor - number) for number in range(1, presses + 1)]
+    below = any(row.strip() for row in rows[cursor + 1 :])
+    return below and bool(typed.strip()) and typed in above
 
 
 def is_alive(look: Look) -> bool:
