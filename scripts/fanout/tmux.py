@@ -12,6 +12,7 @@ from fanout.process import Completed, clean_environment, run
 from fanout.records import write_file
 
 CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tmux.conf")
+ANSWER_LIMIT = 30.0
 # A client sends one command sequence in one message of at most 16 KiB.
 MESSAGE_LIMIT = 12_000
 # So much of it may go for the names of variables; a session takes about 1200 bytes.
@@ -63,10 +64,11 @@ class Server(NamedTuple):
         for number, command in enumerate(commands):
             argv += [";"] * (number > 0) + [argument(word) for word in command]
         try:
-            return run(argv, stdin=stdin, env=env, timeout=30.0)
+            return run(argv, stdin=stdin, env=env, timeout=ANSWER_LIMIT)
         except SkillError as error:
             if error.code == "process-timed-out":
-                raise SkillError("tmux-stuck", "tmux did not answer for 30 s") from error
+                message = f"tmux did not answer for {ANSWER_LIMIT:.0f} s"
+                raise SkillError("tmux-stuck", message) from error
             raise
 
     def require(
@@ -132,12 +134,17 @@ class Server(NamedTuple):
         the buffer's name is unique, so that two senders do not meet.
         """
         buffer = f"agent-workers-{os.getpid()}-{os.urandom(6).hex()}"
-        self.require(
-            ["if-shell", "-F", "-t", pane, "#{pane_in_mode}", f"send-keys -t {pane} -X cancel"],
-            ["load-buffer", "-b", buffer, "-"],
-            ["paste-buffer", "-p", "-d", "-b", buffer, "-t", pane],
-            stdin=text,
-        )
+        try:
+            self.require(
+                ["if-shell", "-F", "-t", pane, "#{pane_in_mode}", f"send-keys -t {pane} -X cancel"],
+                ["load-buffer", "-b", buffer, "-"],
+                ["paste-buffer", "-p", "-d", "-b", buffer, "-t", pane],
+                stdin=text,
+            )
+        except SkillError:
+            # The buffer may have been filled: a prompt must not lie about in the server.
+            self.run(["delete-buffer", "-b", buffer])
+            raise
 
     def press(self, pane: str, *keys: str) -> None:
         """Press keys by tmux's names (`Enter`, `C-c`), after leaving copy mode."""
