@@ -28,10 +28,18 @@ def call(
         monkeypatch.setenv(name, value)
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
 
-    def run(*words: str, cwd: Path | None = None, as_json: bool = True) -> Ran:
+    def run(
+        *words: str, cwd: Path | None = None, as_json: bool = True, leaves: bool = False
+    ) -> Ran:
         monkeypatch.chdir(cwd or world.repo)
         capfd.readouterr()
-        code = main([*words[:1], "--json", *words[1:]] if as_json else list(words))
+        argv = [*words[:1], "--json", *words[1:]] if as_json else list(words)
+        if leaves:
+            with pytest.raises(SystemExit) as left:
+                main(argv)
+            code = int(left.value.code or 0)
+        else:
+            code = main(argv)
         out, err = capfd.readouterr()
         assert "internal-error" not in out + err, out + err
         assert "this program has a fault" not in out + err, err

@@ -81,20 +81,18 @@ def boot_id() -> str:
 
 
 def tree(roots: list[int], mark: str) -> list[Process]:
-    """The roots, their descendants, and every process whose environment holds `mark`.
+    """The roots, every process whose environment holds `mark`, and the descendants of both.
 
     `mark` is NAME=VALUE: it finds processes that moved to a session of their own and whose
-    parent is gone. This process itself is never part of the answer.
+    parent is gone. This process itself and what it started are never part of the answer.
     """
-    everything = processes()
-    wanted = set(roots)
-    marked = marked_pids(mark)
+    everything = [p for p in processes() if p.pid != os.getpid()]
+    wanted = (set(roots) | marked_pids(mark)) - {os.getpid()}
     grew = True
     while grew:
         before = len(wanted)
         wanted |= {p.pid for p in everything if p.parent in wanted and p.parent > 1}
         grew = len(wanted) > before
-    wanted = (wanted | marked) - {os.getpid()}
     return [p for p in everything if p.pid in wanted]
 
 
@@ -139,7 +137,7 @@ def parse_ps(text: str) -> list[tuple[Process, str]]:
     found: list[tuple[Process, str]] = []
     for line in text.splitlines():
         words = line.split(None, 8)
-        if len(words) < 9 or words[2].startswith("Z"):
+        if len(words) < 9 or not (words[0] + words[1]).isdigit() or words[2].startswith("Z"):
             continue
         rest = words[8]
         started = " ".join(words[3:8])
