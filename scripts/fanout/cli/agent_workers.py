@@ -24,6 +24,9 @@ VERBS = frozenset(
         "cleanup",
         "doctor",
         "event",
+        "wait",
+        "events",
+        "resume",
     ]
 )
 # The values of these options are free text: `--agent-args "--yolo"`, `--prompt "--help"`.
@@ -57,6 +60,8 @@ OTHERS = frozenset(
         "--ready-timeout",
         "--timeout",
         "--lines",
+        "--until",
+        "--limit",
     ]
 )
 LINES = 100
@@ -147,6 +152,17 @@ def verb_table() -> dict[str, tuple[str, str, Callable[[Parser], None]]]:
             "end agents; worktrees, branches and records stay",
             "stop docs api-tests",
             add_stop,
+        ),
+        "wait": (
+            "wait until jobs have ended, by what the agents report",
+            "wait docs api-tests --timeout 1800",
+            add_wait,
+        ),
+        "events": ("show what happened to a worker", "events docs --limit 20", add_events),
+        "resume": (
+            "start the agent of a worker again",
+            'resume docs --prompt "Go on with the second module"',
+            add_resume,
         ),
         "cleanup": (
             "remove workers whose work is safe elsewhere",
@@ -318,6 +334,38 @@ def add_stop(parser: Parser) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME")
 
 
+def add_wait(parser: Parser) -> None:
+    """The options of `wait`."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all with an open job")
+    parser.add_argument("--any", action="store_true", help="the first job to end decides")
+    parser.add_argument(
+        "--until",
+        choices=["started", "ended"],
+        default="ended",
+        help="wait for the agent's first report, or for the end (default)",
+    )
+    parser.add_argument("--timeout", type=seconds, metavar="S", help="leave with 124 after so long")
+
+
+def add_events(parser: Parser) -> None:
+    """The options of `events`."""
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--follow", action="store_true", help="show events as they come")
+    parser.add_argument(
+        "--limit",
+        type=line_count,
+        default=LINES,
+        metavar="N",
+        help=f"the newest N (default: {LINES})",
+    )
+
+
+def add_resume(parser: Parser) -> None:
+    """The options of `resume`."""
+    parser.add_argument("name", metavar="NAME")
+    add_prompt_options(parser)
+
+
 def add_cleanup(parser: Parser) -> None:
     """The options of `cleanup`."""
     parser.add_argument("names", nargs="*", metavar="NAME")
@@ -380,6 +428,11 @@ def dispatch(options: argparse.Namespace) -> Answer:
     from fanout.git import open_repository
 
     repo = open_repository(options.repo)
+    if options.verb in ("wait", "events", "resume"):
+        from fanout.cli import job_verbs
+
+        job = {"wait": job_verbs.wait, "events": job_verbs.events, "resume": job_verbs.resume}
+        return job[options.verb](repo, options)
     verbs = {
         "spawn": worker_verbs.spawn,
         "status": worker_verbs.status,

@@ -49,9 +49,7 @@ def wait(repo: Repository, options: argparse.Namespace) -> Answer:
         for row in bad[:20]:
             command = own_command(repo, "capture", row.name, "--log")
             actions.append(next_action("capture", command, f"see how {row.name} ended"))
-    return Answer(
-        "wait", "\n".join(lines) or "no open job", data, code, error, tuple(actions)
-    )
+    return Answer("wait", "\n".join(lines) or "no open job", data, code, error, tuple(actions))
 
 
 def events(repo: Repository, options: argparse.Namespace) -> Answer:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fanout.git import Repository
     from fanout.spawning import Request, Spawned
     from fanout.steering import View
+    from fanout.workers import Worker
 
 PROG = "agent_workers.py"
 ENTRY = os.path.join(
@@ -104,8 +105,16 @@ def spawn(repo: Repository, options: argparse.Namespace) -> Answer:
 
 def worker_json(result: Spawned) -> dict[str, Any]:
     """`data.worker` of `spawn`."""
-    worker = result.worker
-    assert worker is not None
+    assert result.worker is not None
+    return {
+        **worker_fields(result.worker),
+        "delivered": result.delivered,
+        "note": result.note,
+    }
+
+
+def worker_fields(worker: Worker) -> dict[str, Any]:
+    """What spawn and resume say of a worker."""
     return {
         "name": worker.name,
         "branch": worker.branch,
@@ -115,8 +124,6 @@ def worker_json(result: Spawned) -> dict[str, Any]:
         "session": worker.session,
         "pane": worker.pane,
         "attach": worker.attach_command,
-        "delivered": result.delivered,
-        "note": result.note,
     }
 
 
@@ -231,6 +238,8 @@ def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Reques
     executable = harness.require_executable(mapping.executable)
     base = resolve_commit(repo, options.base) if options.base is not None else repo.head
     folder: str | None = options.worktree
+    if folder is not None and (not folder or "\0" in folder):
+        raise usage("invalid-place", f"--worktree {folder!r} is not a path", "name a new folder")
     place = os.path.abspath(os.path.join(options.repo, folder)) if folder else None
     return [
         spawning.Request(
@@ -268,7 +277,14 @@ def read_prompts(options: argparse.Namespace, mode: str) -> dict[str, str]:
         if prompt is None and mode != "none":
             raise usage("usage", "a prompt is needed", "give --prompt TEXT or --prompt-file FILE")
         return {options.name: prompt or ""}
-    if options.name or options.branch or options.worktree or options.prompt or options.prompt_file:
+    single = (
+        options.name,
+        options.branch,
+        options.worktree,
+        options.prompt,
+        options.prompt_file,
+    )
+    if any(value is not None for value in single):
         raise usage(
             "usage",
             "--prompts-dir takes names, branches, places and prompts from the folder",
