@@ -1,8 +1,9 @@
-"""The command run inside the test's own process, for inputs by the dozen."""
+"""The command run inside the test's own process, for inputs by the dozen; and a copy of it."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from fanout.cli.agent_workers import main
-from world import Ran, World
+from world import ROOT, Ran, World
 
 Call = Callable[..., Ran]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -67,3 +68,11 @@ def refusal(call: Call, exit_code: int, *words: str, **options: Any) -> dict[str
     assert " " not in error["code"]
     assert error["message"]
     return error
+
+
+def install(target: Path) -> Path:
+    """Copy what the skill needs at run time; its command."""
+    for folder in ("scripts", "examples"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, target / folder, ignore=ignore)
+    return target / "scripts" / "agent_workers.py"

@@ -17,8 +17,8 @@ import pytest
 
 from fanout.cli.agent_workers import OTHERS, TEXTS, VERBS
 from fanout.cli.common import glue_values
-from inside import Call, call, refusal
-from world import AGENT_WORKERS, ROOT, SAMPLE_AGENT, World, wait_for
+from inside import Call, call, install, refusal
+from world import AGENT_WORKERS, SAMPLE_AGENT, World, wait_for
 
 __all__ = ["call"]
 AGENT = ["--agent-cli", str(SAMPLE_AGENT)]
@@ -555,14 +555,6 @@ def test_a_hangup_that_was_ignored_at_the_start_stays_ignored(world: World) -> N
 # --- How it is called -----------------------------------------------------------------------
 
 SKILL = Path(".agents/skills/parallel-agent-worktree-skill")
-
-
-def install(target: Path) -> Path:
-    """Copy what the skill needs at run time; its command."""
-    for folder in ("scripts", "examples"):
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / folder, target / folder, ignore=ignore)
-    return target / "scripts" / "agent_workers.py"
 
 
 @pytest.mark.parametrize("runner", ["python3", "uv run python"])

@@ -31,7 +31,12 @@ class Check(NamedTuple):
 def examine(
     directory: str, mapping_file: str | None, agent_cli: str | None, socket: str
 ) -> list[Check]:
-    """Look at each program, the harness, the repository and the tmux socket."""
+    """Look at each program, the harness, the repository and the tmux socket.
+
+    Raises SkillError for an option that cannot be meant: `invalid-mapping`, `invalid-socket`.
+    """
+    if socket:
+        tmux.require_socket_name(socket)
     checks = [check_program(name) for name in MINIMUM]
     checks.append(Check("python", True, f"{platform.python_version()} ({sys.executable})", ""))
     checks.append(check_harness(mapping_file, agent_cli))
