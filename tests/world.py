@@ -207,6 +207,30 @@ class World:
         wait_for(lambda: self.pane_dead(worker["pane"]), f"the end of the agent of {name}")
         return Path(worker["worktree"])
 
+    def quick(self, name: str, **fields: Any) -> Path:
+        """Make a worker's record, branch and tree without any process; its worktree."""
+        from fanout.workers import Worker
+
+        tree = self.tree(name)
+        self.git("worktree", "add", "-q", "--no-track", "-b", name, str(tree), "HEAD")
+        blank: dict[str, Any] = {"str": "", "int": 0, "float": 0.0}
+        values: dict[str, Any] = {}
+        for field, kind in Worker.__annotations__.items():
+            word = str(getattr(kind, "__forward_arg__", kind)).partition("[")[0]
+            values[field] = [] if word == "list" else {} if word == "dict" else blank.get(word)
+        values |= {
+            "schema": 1, "name": name, "phase": "live", "launch": f"launch-{name}", "pane": "%99",
+            "worktree": str(tree), "admin_dir": str(self.repo / ".git" / "worktrees" / name),
+            "branch": name, "base": self.git("rev-parse", "HEAD"), "socket": "none",
+            "integration_branch": "refs/heads/main", "session": f"agent-worker-{name}",
+            "argv": ["true"],
+        }  # fmt: skip
+        self.record(name).mkdir(parents=True)
+        (self.record(name) / "worker.json").write_text(json.dumps({**values, **fields}))
+        with (self.repo / ".git" / "info" / "exclude").open("a") as file:
+            file.write("/.worker-runs/\n")
+        return tree
+
     def pane_dead(self, pane: str) -> bool:
         """Whether the process of a pane has ended."""
         return self.tmux("display-message", "-p", "-t", pane, "#{pane_dead}") == "1"
@@ -235,7 +259,7 @@ class World:
         return {reason["code"]: reason["paths"] for reason in row["reasons"]}
 
     def bytes_of(self, tree: Path) -> dict[str, Any]:
-        """Every file and link of a tree with its content and mode; a folder's own is not looked at."""
+        """Every file and link of a tree with its mode and content."""
         found: dict[str, Any] = {}
         for folder, folders, files in os.walk(tree):
             for name in (*files, *(f for f in folders if os.path.islink(os.path.join(folder, f)))):

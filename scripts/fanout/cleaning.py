@@ -538,6 +538,11 @@ def keep_modules(common_dir: str, worker: Worker) -> None:
     if any(worktrees.unshared_commits(module, pins, "--reflog") for module in modules):
         place = free_path(records.worker_dir(common_dir, worker.name), "submodules")
         os.rename(os.path.join(worker.admin_dir, "modules"), place)
+        for folder, _, files in os.walk(place):
+            if "config" in files:
+                # The folder that it names is gone; with it git would refuse to work there.
+                config = os.path.join(folder, "config")
+                git.git(common_dir, "config", "--file", config, "--unset", "core.worktree")
 
 
 def restore_command(repo: git.Repository, worker: Worker, ref: str) -> str:
