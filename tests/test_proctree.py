@@ -193,15 +193,37 @@ def test_a_stubborn_process_is_killed_and_checked(marked: Marked) -> None:
     assert child.wait(10) == -9
 
 
+def no_signal(*_: object) -> None:
+    """Stands for a process that no signal reaches."""
+
+
+def test_a_process_in_the_middle_of_an_exec_is_not_missed(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a moment it shows no environment, and its parent may have ended before."""
+    marked.launch("sh", "-c", "setsid sleep 607 & exec true").wait(10)
+    (orphan,) = wait_for(lambda: tree([], marked.mark), "the orphan")
+    looks = iter(range(1000))
+
+    def blinking(mark: str) -> set[int]:
+        return set() if next(looks) % 2 else marked_pids(mark)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(proctree, "marked_pids", blinking)
+        patched.setattr(proctree, "send_signal", no_signal)
+        assert end_tree([], marked.mark, grace=0.1) == [orphan]
+        patched.setattr(proctree, "send_signal", send_signal)
+        other = marked.launch("sleep", "608")
+        next(looks)
+        assert end_tree([other.pid], marked.mark, grace=5.0) == []
+    assert start_time(orphan.pid) != orphan.started
+
+
 def test_a_suspended_process_is_ended_too(marked: Marked) -> None:
     child = marked.launch("sleep", "600")
     os.kill(child.pid, 19)
     assert end_tree([child.pid], marked.mark, grace=0.2) == []
     assert child.wait(10) in (-9, -15)
-
-
-def no_signal(*_: object) -> None:
-    """Stands for a process that no signal reaches."""
 
 
 def test_what_cannot_be_ended_is_reported(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,12 +188,25 @@ def end_tree(
     TERM first, KILL after `grace` seconds, then checked. `spare` is not signalled (a launcher
     that ends by itself once its child did). Returns the processes that are still alive.
     """
+    known: dict[tuple[int, str], Process] = {}
+
+    def living() -> list[Process]:
+        # In the middle of an exec a process shows no environment; once seen it stays known.
+        now = {p.identity for p in processes()} if known else set[tuple[int, str]]()
+        pids = [process.pid for identity, process in known.items() if identity in now]
+        found = tree(roots + pids, mark)
+        known.update({process.identity: process for process in found})
+        return [process for process in found if process.pid not in spare]
+
     for number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, 2.0)):
         deadline = time.monotonic() + patience
         signalled: set[tuple[int, str]] = set()
+        looks = 0
         while True:
-            alive = [p for p in tree(roots, mark) if p.pid not in spare]
-            if not alive:
+            alive = living()
+            # One that was never seen may be in the middle of its exec right now: look twice.
+            looks = 0 if alive else looks + 1
+            if looks == 2 or (looks == 1 and not known):
                 return []
             for process in alive:
                 # Each process is asked once for each signal, also one that appeared meanwhile.
@@ -203,7 +216,7 @@ def end_tree(
             if time.monotonic() >= deadline:
                 break
             time.sleep(0.02)
-    return [p for p in tree(roots, mark) if p.pid not in spare]
+    return living()
 
 
 def send_signal(process: Process, number: signal.Signals) -> None:
