@@ -176,6 +176,25 @@ def test_a_server_that_does_not_answer_is_not_taken_for_dead(
     assert "too old" in caught.value.message
 
 
+def test_a_server_without_sessions_has_no_panes(server: Server) -> None:
+    """A moment that every server passes before it ends by itself."""
+    server.require(["start-server"], ["set-option", "-g", "exit-empty", "off"])
+    assert server.panes() == {}
+    assert server.look(["%0"]) == ({}, {})
+
+
+def test_a_server_that_ends_while_it_is_asked_is_asked_again(server: Server, world: World) -> None:
+    stub = world.root / "bin" / "tmux"
+    stub.write_text(
+        f"#!/bin/sh\necho x >>{world.root}/asked\n"
+        f"[ $(wc -l <{world.root}/asked) -lt 3 ] && echo 'server exited unexpectedly' >&2\n"
+        "[ $(wc -l <$WORLD/asked) -lt 3 ] || echo 'no server running on /x' >&2\nexit 1\n"
+    )
+    stub.chmod(0o755)
+    assert server.panes() == {}
+    assert read(world.root / "asked") == "x\nx\nx\n"
+
+
 def test_a_pane_is_read_with_its_mark_and_screen(server: Server, world: World) -> None:
     pane = start(server, world, "/bin/sh", "-c", "echo hé; exec sleep 600")
     panes, screens = wait_for(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import os
 import re
+import time
 from typing import NamedTuple
 
 from fanout.errors import SkillError, missing, usage
@@ -15,6 +16,13 @@ CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tmux.conf")
 ANSWER_LIMIT = 30.0
 # A client sends one command sequence in one message of at most 16 KiB.
 MESSAGE_LIMIT = 12_000
+# Two options act through their global value alone. A server that is not ours gets it back; what
+# was kept stays (-o) when an earlier sequence ended before that. A list is read item by item.
+KEPT = "@agent_workers_"
+GLOBALS = {
+    "update-environment": " ".join(f"#{{update-environment[{n}]}}" for n in range(64)),
+    "history-limit": "#{history-limit}",
+}
 # So much of it may go for the names of variables; a session takes about 1200 bytes.
 NAMES_LIMIT = 9_000
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -87,6 +95,11 @@ class Server(NamedTuple):
         dead.
         """
         done = self.run(["list-panes", "-a", "-F", PANE_FORMAT])
+        for _ in range(3):
+            if not is_ending(done.error_text):
+                break
+            time.sleep(0.05)
+            done = self.run(["list-panes", "-a", "-F", PANE_FORMAT])
         if done.code != 0:
             if no_server(done.error_text):
                 return {}
@@ -187,9 +200,12 @@ def launch_commands(launches: list[Launch], variables: list[str]) -> list[list[s
     values travel over the socket alone, never in an argument list or a file.
     """
     return [
+        *(["set-option", "-goqF", KEPT + name, value] for name, value in GLOBALS.items()),
         take_variables(" ".join(variables), os.path.dirname(launches[0].log)),
         ["set-option", "-g", "history-limit", "50000"],
         *(command for launch in launches for command in session_commands(launch)),
+        *(["set-option", "-gF", name, f"#{{{KEPT}{name}}}"] for name in GLOBALS),
+        *(["set-option", "-gu", KEPT + name] for name in GLOBALS),
     ]
 
 
@@ -215,6 +231,8 @@ def session_commands(launch: Launch) -> list[list[str]]:
         ],
         ["set-option", "-p", "-t", target, "@agent_worker", launch.mark],
         ["set-option", "-w", "-t", target, "remain-on-exit", "on"],
+        # Only what the agent printed belongs on its last screen. (tmux 3.3 and newer.)
+        ["set-option", "-wq", "-t", target, "remain-on-exit-format", ""],
         ["set-option", "-t", target, "detach-on-destroy", "on"],
         ["pipe-pane", "-t", target, log_command(launch.log)],
     ]
@@ -263,10 +281,17 @@ def lines_of(text: str) -> list[str]:
 
 
 def no_server(message: str) -> bool:
-    """Whether tmux says that no server listens on the socket."""
-    return "no server running" in message or (
-        "error connecting to" in message and "No such file or directory" in message
+    """Whether tmux says that no server listens on the socket, or one without any session."""
+    return (
+        "no server running" in message
+        or message == "no current target"
+        or ("error connecting to" in message and "No such file or directory" in message)
     )
+
+
+def is_ending(message: str) -> bool:
+    """Whether a server went away while it was asked: its last session had just ended."""
+    return message in ("server exited", "server exited unexpectedly", "lost server")
 
 
 def chunks(items: list[str], size: int) -> list[list[str]]:
