@@ -86,9 +86,11 @@ def take_back_locked(repo: git.Repository, worker: Worker) -> str | None:
     """`take_back` for a caller that holds the repository's lock."""
     common = repo.common_dir
     end_agent(worker)
+    resume(common, worker.worktree)
     admin = worker.admin_dir or find_admin_dir(common, worker.worktree)
     tip = git.ref_commit(common, worker.branch_ref)
     worker = worker._replace(admin_dir=admin)
+    parents = folders_around(repo, worker)
     # Before the agent was started, all that is in the tree was made by this call.
     started = bool(worker.argv)
     stands = bool(admin) and os.path.isdir(worker.worktree)
@@ -96,13 +98,14 @@ def take_back_locked(repo: git.Repository, worker: Worker) -> str | None:
         tip not in (None, worker.base)
         or (stands and bool(agent_left(common, worker, worker.worktree)))
     )
-    if changed or (stands and not discard_tree(repo, worker, look_again=started)):
+    if changed or (stands and not discard_tree(common, worker, look_again=started)):
         life.save(common, worker._replace(phase="live"))
         return (
             f"{worker.worktree!r} has changed meanwhile and was kept, with the worker's record; "
             f"see: agent_workers.py status {worker.name}"
         )
-    drop_entry(repo, worker)
+    drop_entry(common, worker)
+    worktrees.remove_empty(parents)
     free = worktrees.holder_of(common, repo.main_root, worker.branch_ref) is None
     if tip is not None and free:
         if tip != worker.base:
@@ -111,6 +114,19 @@ def take_back_locked(repo: git.Repository, worker: Worker) -> str | None:
         git.delete_branch(common, worker.branch, tip)
     retire_failed(common, worker.name)
     return None
+
+
+def resume(common_dir: str, worktree: str) -> None:
+    """Go on from where a killed call had set the tree aside."""
+    aside = worktrees.aside_path(worktree)
+    admin = worktrees.admin_dir_of(aside)
+    if admin is None or os.path.lexists(worktree):
+        return
+    if os.path.isdir(admin):
+        worktrees.move_back(aside, worktree, os.path.realpath(admin))
+    elif os.path.dirname(os.path.realpath(admin)) == os.path.join(common_dir, "worktrees"):
+        # The entry goes only after the last look, so the rest may go too.
+        worktrees.remove_tree(aside)
 
 
 def end_agent(worker: Worker) -> None:
@@ -129,9 +145,8 @@ def end_agent(worker: Worker) -> None:
         )
 
 
-def discard_tree(repo: git.Repository, worker: Worker, *, look_again: bool) -> bool:
+def discard_tree(common: str, worker: Worker, *, look_again: bool) -> bool:
     """Set a tree aside and remove it with its entry; False when it has changed until then."""
-    common = repo.common_dir
     aside = worktrees.aside_path(worker.worktree)
     os.rename(worker.worktree, aside)
     try:
@@ -143,19 +158,17 @@ def discard_tree(repo: git.Repository, worker: Worker, *, look_again: bool) -> b
         worktrees.move_back(aside, worker.worktree, worker.admin_dir)
         return False
     keep_runs(common, worker, aside)
-    drop_entry(repo, worker)
+    drop_entry(common, worker)
     worktrees.remove_tree(aside)
     return True
 
 
-def drop_entry(repo: git.Repository, worker: Worker) -> None:
+def drop_entry(common_dir: str, worker: Worker) -> None:
     """Remove the administrative entry of a tree that is no longer in its place."""
     admin = worker.admin_dir
     if not os.path.isdir(admin) or not worktrees.owns_admin_dir(admin, worker.worktree):
         return
-    parents = folders_around(repo, worker)
-    worktrees.drop_admin_dir(repo.common_dir, admin)
-    worktrees.remove_empty(parents)
+    worktrees.drop_admin_dir(common_dir, admin)
 
 
 def folders_around(repo: git.Repository, worker: Worker) -> list[str]:
