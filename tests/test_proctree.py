@@ -211,11 +211,18 @@ def test_a_process_in_the_middle_of_an_exec_is_not_missed(
     with monkeypatch.context() as patched:
         patched.setattr(proctree, "marked_pids", blinking)
         patched.setattr(proctree, "send_signal", no_signal)
-        assert end_tree([], marked.mark, grace=0.1) == [orphan]
-        patched.setattr(proctree, "send_signal", send_signal)
-        other = marked.launch("sleep", "608")
-        next(looks)
-        assert end_tree([other.pid], marked.mark, grace=5.0) == []
+        assert [p.pid for p in end_tree([], marked.mark, grace=0.1)] == [orphan.pid]
+
+    root = marked.launch("sleep", "608")
+    empty_looks = 0
+
+    def late(mark: str) -> set[int]:
+        nonlocal empty_looks
+        empty_looks += start_time(root.pid) is None
+        return marked_pids(mark) if empty_looks > 1 else set()
+
+    monkeypatch.setattr(proctree, "marked_pids", late)
+    assert end_tree([root.pid], marked.mark, grace=5.0) == []
     assert start_time(orphan.pid) != orphan.started
 
 
@@ -250,7 +257,8 @@ def test_one_that_is_spared_gets_no_signal(marked: Marked) -> None:
 def test_a_pid_that_was_reused_is_left_alone(marked: Marked) -> None:
     child = marked.launch("sleep", "600")
     send_signal(Process(child.pid, 1, "another time", "sleep"), proctree.signal.SIGKILL)
-    assert child.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.3)
     send_signal(Process(2**22 + 1, 1, "1", "none"), proctree.signal.SIGKILL)
 
 
