@@ -1,0 +1,296 @@
+"""Linked worktrees: what git's own files say, free places and names, caches."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanout import worktrees
+from fanout.errors import SkillError
+from fanout.process import Completed
+from world import World
+
+# --- Reading ------------------------------------------------------------------------------------
+
+
+def test_a_path_with_a_newline_and_a_false_branch_line(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W37: it looks like a second entry of `git worktree list --porcelain`."""
+    odd = world.root / "odd\nbranch refs/heads/main\n"
+    world.git("worktree", "add", "-q", "-b", "other", str(odd))
+    repo = world.adopt(monkeypatch)
+    assert list(worktrees.registered(repo.common_dir).values()) == [str(odd)]
+    holders = worktrees.holders_of(repo.common_dir, repo.main_root, "refs/heads/main")
+    assert holders == [str(world.repo)]
+    holders = worktrees.holders_of(repo.common_dir, repo.main_root, "refs/heads/other")
+    assert holders == [str(odd)]
+
+
+def test_a_branch_that_is_no_utf8_elsewhere_does_not_disturb(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.git("worktree", "add", "-q", "-b", os.fsdecode(b"latin-\xe9"), str(world.root / "o"))
+    repo = world.adopt(monkeypatch)
+    assert worktrees.holders_of(repo.common_dir, repo.main_root, "refs/heads/x") == []
+    assert world.ok("spawn", "w1", "--prompt", "x", "--agent-cli", "/bin/true", "--dry-run")
+
+
+def test_a_rebase_and_a_bisect_hold_their_branch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = world.adopt(monkeypatch)
+    tree = world.quick("w1")
+    for name, text in {
+        "rebase-merge/head-name": "refs/heads/a\n",
+        "rebase-apply/head-name": "refs/heads/b\n",
+        "BISECT_START": "c\n",
+    }.items():
+        path = world.repo / ".git" / "worktrees" / "w1" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    for name in "abc":
+        holders = worktrees.holders_of(repo.common_dir, repo.main_root, f"refs/heads/{name}")
+        assert holders == [str(tree)]
+
+
+def done(*entries: str) -> Completed:
+    return Completed([], 0, "".join(f"{entry}\0" for entry in entries).encode(), b"")
+
+
+def test_status_is_told_apart_by_kind() -> None:
+    status = worktrees.parse_status(
+        done(
+            "# branch.oid abc",
+            "# branch.head feature/x",
+            "1 M. N... 100644 100644 100644 a a staged file",
+            "1 .M N... 100644 100644 100644 a a modified",
+            "1 MD N... 100644 100644 000000 a a both",
+            "1 .M S.M. 160000 160000 160000 a a sub",
+            "u UU N... 100644 100644 100644 100644 a b c conf lict",
+            "? new\nfile",
+            "! ignored/",
+        )
+    )
+    assert status.head == "abc"
+    assert status.branch == "refs/heads/feature/x"
+    assert status.staged == ["staged file", "both"]
+    assert status.modified == ["modified", "both", "sub"]
+    assert status.conflicted == ["conf lict"]
+    assert status.untracked == ["new\nfile"]
+    assert status.ignored == ["ignored/"]
+    assert status.submodules == ["sub"]
+    assert status.dirty == 6
+
+
+def test_a_detached_head_has_no_branch() -> None:
+    assert worktrees.parse_status(done("# branch.head (detached)")).branch is None
+
+
+@pytest.mark.parametrize(
+    ("path", "cache"),
+    [
+        ("__pycache__/", True),
+        ("a/node_modules/", True),
+        ("a/b.pyc", True),
+        ("lib.egg-info/", True),
+        (".DS_Store", True),
+        ("tagged/", True),
+        ("tagged/deep/x.o", True),
+        ("tagged-badly/", False),
+        ("link/x", False),
+        (".env", False),
+        ("node_modules.bak/", False),
+        ("build/", False),
+        ("dist/", False),
+        ("venv/", False),
+        ("my_pycache__/", False),
+        ("cache/", False),
+    ],
+)
+def test_caches_by_name_and_by_tag(tmp_path: Path, path: str, cache: bool) -> None:
+    (tmp_path / "tagged" / "deep").mkdir(parents=True)
+    (tmp_path / "tagged" / "CACHEDIR.TAG").write_bytes(worktrees.CACHE_TAG + b"\n")
+    (tmp_path / "tagged-badly").mkdir()
+    (tmp_path / "tagged-badly" / "CACHEDIR.TAG").write_bytes(worktrees.CACHE_TAG[:-1] + b"7")
+    (tmp_path / "link").symlink_to("tagged")
+    # A tag at the top of the tree must not make everything a cache.
+    (tmp_path / "CACHEDIR.TAG").write_bytes(worktrees.CACHE_TAG + b"\n")
+    assert worktrees.is_cache(str(tmp_path), path) is cache
+
+
+@given(path=st.binary(min_size=1).filter(lambda path: b"\0" not in path))
+def test_a_quoted_path_is_one_line_that_git_reads_back(path: bytes) -> None:
+    line = worktrees.quoted(os.fsdecode(path))
+    assert line.isascii()
+    assert b"\n" not in line
+    digits = line[1:-1].split(b"\\")[1:]
+    assert bytes(int(word, 8) for word in digits) == path
+
+
+# --- Free places ----------------------------------------------------------------------------------
+
+
+def place_error(repo: Any, path: Path) -> str | None:
+    found: SkillError | None = None
+    try:
+        worktrees.require_free_place(repo, str(path))
+    except SkillError as error:
+        found = error
+    assert found is None or found.exit_code == 3
+    return found.code if found else None
+
+
+def test_places_that_are_not_free(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W25, W33: taken, inside another tree, inside the checkout, inside git's own folder."""
+    tree = world.quick("w1")
+    (world.repo / ".gitignore").write_text("/.trees/\n")
+    (world.root / "link").symlink_to(tree)
+    (world.root / "dangling").symlink_to("nowhere")
+    repo = world.adopt(monkeypatch)
+    assert place_error(repo, tree) == "worktree-exists"
+    assert place_error(repo, world.root / "dangling") == "worktree-exists"
+    assert place_error(repo, tree / "deep" / "w2") == "worktree-nested"
+    assert place_error(repo, world.root / "link" / "w2") == "worktree-nested"
+    assert place_error(repo, world.repo / "w2") == "worktree-nested"
+    assert place_error(repo, world.repo / ".git" / "w2") == "worktree-nested"
+    assert place_error(repo, world.repo / ".trees" / "w2") is None
+    assert place_error(repo, tree.with_name("w1-2")) is None
+    assert place_error(repo, world.root / "new" / "folder" / "w2") is None
+
+
+def test_a_place_in_the_main_checkout_is_not_free_for_a_caller_elsewhere(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.adopt(monkeypatch)
+    from fanout.git import open_repository
+
+    repo = open_repository(str(world.quick("w1")))
+    assert place_error(repo, world.repo / "w2") == "worktree-nested"
+    assert place_error(repo, world.tree("w1") / "w2") == "worktree-nested"
+    assert place_error(repo, world.tree("w2")) is None
+
+
+def test_a_place_that_git_still_knows_is_not_free(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tree may only have been moved, or its volume is away."""
+    tree = world.quick("w1")
+    tree.rename(world.root / "away")
+    assert place_error(world.adopt(monkeypatch), tree) == "worktree-exists"
+
+
+# --- Free branches --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "free"),
+    [
+        ("w1", "w1", False),
+        ("api/v2", "api", False),
+        ("api", "api/v2", False),
+        ("Api", "api", False),
+        ("API/v2", "api", False),
+        ("team/a", "Team/b", False),
+        ("team/a", "team/b", True),
+        ("team/a", "teams/b", True),
+        ("team/x/a", "team/X/b", False),
+        ("api-v2", "api", True),
+        ("ß", "ss", False),
+    ],
+)
+def test_branches_that_cannot_be_beside_each_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, there: str, wanted: str, free: bool
+) -> None:
+    """W21, W55: folder against file, and letters of another case."""
+    world.git("branch", there)
+    repo = world.adopt(monkeypatch)
+    if free:
+        worktrees.require_free_branch(repo, wanted)
+        return
+    with pytest.raises(SkillError) as caught:
+        worktrees.require_free_branch(repo, wanted)
+    assert caught.value.code == "branch-taken"
+    assert caught.value.exit_code == 3
+    assert there in caught.value.message
+
+
+def test_packed_branches_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.git("branch", "api/v2")
+    world.git("pack-refs", "--all")
+    with pytest.raises(SkillError, match="cannot be beside 'api/v2'"):
+        worktrees.require_free_branch(world.adopt(monkeypatch), "api")
+
+
+# --- Making and taking away ---------------------------------------------------------------
+
+
+def test_a_failed_add_leaves_no_folders(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = world.adopt(monkeypatch)
+    path = world.root / "new" / "folder" / "w1"
+    with pytest.raises(SkillError, match="git worktree failed"):
+        worktrees.add_worktree(repo, str(path), "w1", "0" * 40)
+    assert not (world.root / "new").exists()
+    assert world.branches() == {"main"}
+
+
+def test_the_folders_that_were_made_are_known(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = world.adopt(monkeypatch)
+    path = world.root / "new" / "folder" / "w1"
+    admin = worktrees.add_worktree(repo, str(path), "w1", repo.head)
+    made = worktrees.made_folders(admin)
+    assert made == [str(path.parent), str(path.parent.parent)]
+    worktrees.remove_empty(made)
+    assert path.exists(), "not empty, so it stays"
+
+
+def test_only_an_entry_of_this_repository_is_dropped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = world.adopt(monkeypatch)
+    other = world.root / "other"
+    other.mkdir()
+    with pytest.raises(SkillError, match="not a worktree entry"):
+        worktrees.drop_admin_dir(repo.common_dir, str(other))
+    assert other.exists()
+
+
+def test_a_tree_is_removed_without_following_links(tmp_path: Path) -> None:
+    (tmp_path / "keep").mkdir()
+    (tmp_path / "keep" / "x").write_text("x")
+    tree = tmp_path / "tree"
+    (tree / "locked").mkdir(parents=True)
+    (tree / "locked" / "link").symlink_to(tmp_path / "keep")
+    (tree / "locked").chmod(0o500)
+    worktrees.remove_tree(str(tree))
+    assert not tree.exists()
+    assert (tmp_path / "keep" / "x").read_text() == "x"
+    worktrees.remove_tree(str(tree))
+
+
+def test_a_walk_stops_at_what_it_cannot_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").mkdir()
+    scandir = os.scandir
+
+    def denied(path: Any = ".") -> Any:
+        if str(path).endswith("/secret"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(SkillError, match="secret"):
+        list(worktrees.walk_files(str(tmp_path)))
+
+
+@pytest.mark.parametrize("path", ["a", "a/b", "./a", "a/../b", ".github/x", "..a"])
+def test_relative_paths(path: str) -> None:
+    assert worktrees.require_relative(path) == os.path.normpath(path)
