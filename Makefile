@@ -1,4 +1,4 @@
-# `make` lists the targets. PYTHON=... chooses the interpreter, ARGS=... goes to pytest.
+# `make` lists the targets. PYTHON=... chooses the interpreter, ARGS=... goes to pytest or the bench.
 
 PYTHON ?= python3
 ARGS ?=
@@ -19,13 +19,16 @@ UV := sh tools/uv.sh
 RUN := $(UV) run --frozen
 
 .NOTPARALLEL:
-.PHONY: help demo test validate lint style types compile shell skill lock clean need need-python
+.PHONY: help demo bench test validate lint style types compile shell skill lock clean need need-python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: need ## run the main job on a throw-away repository (needs no uv)
 	@"$(PYTHON)" examples/demo.py
+
+bench: need ## time the commands beside their floors (needs no uv); ARGS="--quick" for a smoke run
+	@"$(PYTHON)" tests/bench.py $(ARGS)
 
 test: need ## run the tests; ARGS="-k spawn" chooses some
 	@$(RUN) pytest $(ARGS)
