@@ -369,6 +369,8 @@ def test_keys_are_pressed_by_name_and_text_typed_as_it_stands(
     pane, out = recorder("bp")
     server.press(pane, "C-c", "/exit", "-x", "a;", ";", "Enter")
     assert received(out, b"\r") == b"\x03/exit-xa;;\r"
+    server.press(pane, "-x", "C-m")
+    assert received(out, b"-x\r") == b"\x03/exit-xa;;\r-x\r"
 
 
 def test_a_paste_into_a_pane_that_is_gone_fails_and_leaves_no_buffer(
@@ -393,6 +395,26 @@ def test_sessions_end_by_exact_name(server: Server, world: World) -> None:
     server.end_sessions(["auth", "auth-v2-x"])
     assert server.panes() == {}
     server.end_sessions(["auth"])
+
+
+def test_a_session_that_goes_meanwhile_takes_no_other_one_along(
+    server: Server, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T02: tmux takes a prefix for a name once the name itself is gone."""
+    pane = start(server, world, "sleep", "600", session="auth-v2")
+    real = server.panes()
+    stale = {"%9": real[pane]._replace(pane="%9", session="auth")}
+    answers = iter([stale, real])
+
+    def panes(_server: Server) -> dict[str, Pane]:
+        return next(answers)
+
+    monkeypatch.setattr(Server, "panes", panes)
+    server.end_sessions(["auth"])
+    monkeypatch.undo()
+    for name, value in world.env.items():
+        monkeypatch.setenv(name, value)
+    assert set(server.panes()) == {pane}
 
 
 def test_a_session_of_a_prefix_name_can_be_started(server: Server, world: World) -> None:
