@@ -736,13 +736,13 @@ def test_what_appears_after_the_first_look_is_found(
     """W05."""
     tree = world.quick("w1")
     admin = world.repo / ".git" / "worktrees" / "w1"
-    # A day later git writes the tree's new place into its entry when it is used there.
-    os.utime(admin / "gitdir", (1, 1))
     repo = world.adopt(monkeypatch)
     ignored("late.txt")(world, tree) if what == "ignored" else None
     (tree / "late.txt").unlink(missing_ok=True)
 
     def act(aside: Path) -> None:
+        # Some versions of git write a tree's new place into its entry when they are used there.
+        (admin / "gitdir").write_text(f"{aside}/.git\n")
         if what == "lock":
             (admin / "index.lock").touch()
             return

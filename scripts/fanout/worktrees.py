@@ -587,7 +587,7 @@ def aside_path(worktree: str) -> str:
 def move_back(aside: str, worktree: str, admin_dir: str) -> None:
     """Bring a tree that was set aside back to its place, in git's book-keeping too.
 
-    Git writes a tree's new place into `gitdir` when it is used there and the entry is a day old.
+    Some versions of git write a tree's new place into `gitdir` when they are used there.
     """
     os.rename(aside, worktree)
     if registered_path(admin_dir) == aside:
