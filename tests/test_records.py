@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -174,7 +174,13 @@ def test_what_is_no_file_is_damaged_too(tmp_path: Path) -> None:
 
 
 def test_the_types_of_fields_are_checked(tmp_path: Path) -> None:
-    wanted = {"name": "str", "pid": "int", "owns": "list[str]", "branch": "str | None"}
+    class Shape(NamedTuple):
+        name: str
+        pid: int
+        owns: list[str]
+        branch: str | None
+
+    wanted = Shape.__annotations__
     good: dict[str, Any] = {"name": "w", "pid": 1, "owns": ["a"], "branch": None}
     records.require_fields("f", good, wanted)
     for change, words in (

@@ -142,11 +142,13 @@ def read_json(path: str) -> dict[str, Any]:
     return fields
 
 
-def require_fields(path: str, fields: dict[str, Any], wanted: dict[str, str]) -> None:
-    """Demand exactly these fields, each of its type (an annotation of a NamedTuple).
+def require_fields(path: str, fields: dict[str, Any], annotations: dict[str, Any]) -> None:
+    """Demand exactly the fields of a NamedTuple, each of its annotation's type.
 
     Raises SkillError `record-damaged`.
     """
+    # Under `from __future__ import annotations` they are ForwardRefs.
+    wanted = {key: str(getattr(a, "__forward_arg__", a)) for key, a in annotations.items()}
     for name in wanted.keys() - fields.keys():
         raise damaged(path, f"the field {name!r} is missing")
     for name, value in fields.items():

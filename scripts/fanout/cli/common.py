@@ -21,13 +21,19 @@ SIGNALS = {
 }
 EPILOG = "exit codes:\n" + exit_code_table()
 PROMPT_BYTES = 40_000_000
+HELP_WIDTH = 96
+
+
+def help_formatter(prog: str) -> argparse.HelpFormatter:
+    """Lay out the help. argparse makes one for each option, and would ask for the width."""
+    return argparse.RawDescriptionHelpFormatter(prog, width=HELP_WIDTH)
 
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are SkillErrors, so that they too can be answered as JSON."""
 
     def __init__(self, **options: Any) -> None:
-        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("formatter_class", help_formatter)
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
