@@ -71,13 +71,13 @@ def job_of(events: list[Event], state: State) -> Job:
     )
 
 
-def current(common_dir: str, worker: Worker, state: State) -> Job:
+def current(common_dir: str, worker: Worker, state: State, logs: life.Logs | None = None) -> Job:
     """The newest job of a worker; the verdict on one whose agent ended without a word is recorded.
 
     Completed: the process ended with 0 and something changed since the job began. Failed: it
-    ended otherwise, changed nothing, or is gone.
+    ended otherwise, changed nothing, or is gone. `logs` are those that told the state.
     """
-    job = job_of(life.read_events(common_dir, worker), state)
+    job = job_of((logs or life.read_logs(common_dir, worker)).merged, state)
     if not job.is_open or state.word not in ("exited", "gone"):
         return job
     why = ending_without_word(worker, job, state)

@@ -80,13 +80,14 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
     )
     views: list[View] = []
     for worker in workers:
-        state = life.state_of(common, worker, *seen[worker.name])
+        logs = life.read_logs(common, worker)
+        state = life.state_of(common, worker, *seen[worker.name], logs)
         tree = trees.get(worker.name)
         trouble = tree_trouble(worker)
         if trouble:
             state = state._replace(detail=f"{state.detail}; {trouble}".strip("; "))
         head = heads.get(worker.branch_ref)
-        job = jobs.current(common, worker, state)
+        job = jobs.current(common, worker, state, logs)
         count = ahead.get((worker.base, head)) if head else None
         views.append(View(worker, state, head, count, tree, job))
     return views
@@ -94,9 +95,11 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
 
 def tree_trouble(worker: Worker) -> str:
     """What is wrong with a worker's tree as such, in words; empty when it is in its place."""
+    admin = worktrees.admin_dir_of(worker.worktree)
+    if admin == worker.admin_dir:
+        return ""
     if not os.path.isdir(worker.worktree):
         return "its worktree is not there"
-    admin = worktrees.admin_dir_of(worker.worktree)
     if admin is None or os.path.realpath(admin) != worker.admin_dir:
         if not os.path.isdir(worker.admin_dir):
             return "the repository was moved; run `git worktree repair` in it"

@@ -114,6 +114,8 @@ def look(common_dir: str, names: list[str]) -> dict[str, Waited]:
             rows[name] = Waited(name, "gone", gone)
     seen = steering.look(present)
     for worker in present:
-        state: State = life.state_of(common_dir, worker, *seen[worker.name])
-        rows[worker.name] = Waited(worker.name, state.word, jobs.current(common_dir, worker, state))
+        logs = life.read_logs(common_dir, worker)
+        state: State = life.state_of(common_dir, worker, *seen[worker.name], logs)
+        job = jobs.current(common_dir, worker, state, logs)
+        rows[worker.name] = Waited(worker.name, state.word, job)
     return {name: rows[name] for name in names}

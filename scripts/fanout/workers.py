@@ -14,6 +14,7 @@ from fanout.harness import Harness
 from fanout.tmux import Pane, Server
 
 RUNS = ".worker-runs"
+PARSED: list[Harness] = []
 
 
 class Worker(NamedTuple):
@@ -77,7 +78,12 @@ class Worker(NamedTuple):
     @property
     def harness(self) -> Harness:
         """How to drive its agent, from the mapping that it was started with."""
-        return harnesses.parse_mapping(self.mapping, "the worker's record")
+        # Most workers share one mapping, and checking it costs more than all else in a status row.
+        for known in PARSED:
+            if known.mapping == self.mapping:
+                return known
+        PARSED.append(harnesses.parse_mapping(self.mapping, "the worker's record"))
+        return PARSED[-1]
 
     @property
     def attach_command(self) -> str:
@@ -165,22 +171,42 @@ def record_event(
     records.append_event(path, kind, job=job, data=data)
 
 
+class Logs(NamedTuple):
+    """What a worker's three logs hold: the launcher's, the agent's, the coordinator's."""
+
+    exits: list[records.Event]
+    reports: list[records.Event]
+    ours: list[records.Event]
+
+    @property
+    def merged(self) -> list[records.Event]:
+        """All events by time."""
+        return sorted((*self.ours, *self.exits, *self.reports), key=lambda event: event.at)
+
+
+def read_logs(common_dir: str, worker: Worker) -> Logs:
+    """A worker's logs. The launcher's comes first: what an agent says stands before its exit."""
+    folder = records.worker_dir(common_dir, worker.name)
+    exits, _ = records.read_events(f"{folder}/exits.jsonl")
+    reports, _ = records.read_events(worker.events_file)
+    ours, _ = records.read_events(f"{folder}/events.jsonl")
+    return Logs(exits, reports, ours)
+
+
 def read_events(common_dir: str, worker: Worker) -> list[records.Event]:
     """All events of a worker by time: the coordinator's, the launcher's, the agent's."""
-    folder = records.worker_dir(common_dir, worker.name)
-    files = (
-        os.path.join(folder, "events.jsonl"),
-        os.path.join(folder, "exits.jsonl"),
-        worker.events_file,
-    )
-    merged = [event for path in files for event in records.read_events(path)[0]]
-    return sorted(merged, key=lambda event: event.at)
+    return read_logs(common_dir, worker).merged
 
 
 def exit_record(common_dir: str, worker: Worker) -> int | None:
     """The exit status that the launcher recorded for the newest start, or None."""
     path = os.path.join(records.worker_dir(common_dir, worker.name), "exits.jsonl")
-    for event in reversed(records.read_events(path)[0]):
+    return exit_code_in(records.read_events(path)[0], worker)
+
+
+def exit_code_in(exits: list[records.Event], worker: Worker) -> int | None:
+    """The exit status of the newest start in the launcher's log, or None."""
+    for event in reversed(exits):
         if event.data.get("launch") == worker.launch:
             return int(event.data["exit_code"])
     return None
@@ -216,19 +242,27 @@ def own_pane(worker: Worker, panes: dict[str, Pane]) -> Pane | None:
 
 
 def state_of(
-    common_dir: str, worker: Worker, panes: dict[str, Pane] | None, screens: dict[str, str]
+    common_dir: str,
+    worker: Worker,
+    panes: dict[str, Pane] | None,
+    screens: dict[str, str],
+    logs: Logs | None = None,
 ) -> State:
-    """The state of a worker. `panes` is None when the server's answer could not be read."""
+    """The state of a worker. `panes` is None when the server's answer could not be read.
+
+    `logs` were read after the server was asked, if they are given.
+    """
     if worker.phase == "spawning":
         return State("unknown", detail="its spawn did not finish; run it again to take it back")
-    code = exit_record(common_dir, worker)
+    logs = logs or read_logs(common_dir, worker)
+    code = exit_code_in(logs.exits, worker)
     if code is not None:
-        return State("stopped" if was_stopped(common_dir, worker) else "exited", code)
+        return State("stopped" if was_stopped(logs, worker) else "exited", code)
     if panes is None:
         return State("unknown", detail="tmux gives no answer")
     pane = own_pane(worker, panes)
     if pane is None or pane.dead:
-        if was_stopped(common_dir, worker):
+        if was_stopped(logs, worker):
             return State("stopped", pane.dead_status if pane else None)
         if pane is not None:
             return State("exited", pane.dead_status, "its launcher was killed")
@@ -258,10 +292,9 @@ def is_starting(common_dir: str, worker: Worker) -> bool:
     return age < worker.ready_timeout
 
 
-def was_stopped(common_dir: str, worker: Worker) -> bool:
+def was_stopped(logs: Logs, worker: Worker) -> bool:
     """Whether `stop` ended the newest start of this worker."""
-    path = os.path.join(records.worker_dir(common_dir, worker.name), "events.jsonl")
-    for event in reversed(records.read_events(path)[0]):
+    for event in reversed(logs.ours):
         if event.event == "stopped":
             return event.data.get("launch") == worker.launch
     return False
