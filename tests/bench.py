@@ -406,13 +406,14 @@ class Bench:
             "target": str(target) if target else None, "allowed": None, "met": None,
             "note": note, "rounds": len(ours),
         }  # fmt: skip
-        allowed = None
+        allowed, met = None, "-"
         if target is not None:
             allowed = Cost(*(target.allowed(f, s) for f, s in zip(floor, start, strict=True)))
             row["allowed"] = allowed._asdict()
-            row["met"] = {"wall": mine.wall <= allowed.wall, "cpu": mine.cpu <= allowed.cpu}
+            good = Cost(mine.wall <= allowed.wall, mine.cpu <= allowed.cpu)
+            row["met"] = good._asdict()
+            met = "/".join("yes" if part else "NO" for part in good)
         self.rows.append(row)
-        met = "/".join("yes" if good else "NO" for good in row["met"].values()) if target else "-"
         print(
             f"{name:<34} {files:>5} {floor!s:>11} {start if starts else '-'!s:>11} {mine!s:>11} "
             f"{row['ratio']['wall']:>5.2f}/{row['ratio']['cpu']:<5.2f} "
