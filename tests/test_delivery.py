@@ -452,10 +452,11 @@ def test_a_text_that_ends_in_a_blank_row_is_seen_to_leave() -> None:
     assert is_taken(shown, "\n\n> \nok", 2)
 
 
-def test_an_agent_that_shows_no_input_proves_it_by_its_answer(agent: Agent, target: Target) -> None:
+def test_a_text_that_was_never_seen_is_not_proved_by_a_change(agent: Agent, target: Target) -> None:
+    """A program that comes up only now, and lost the text, changes its screen too."""
     agent.hides_input = True
     outcome = submit(target)
-    assert outcome.evidence == "screen"
+    assert (outcome.delivered, outcome.evidence) == (False, "")
     assert agent.submitted == ["the task"]
 
 

@@ -422,8 +422,10 @@ def test_the_mapping_decides_what_waits_and_what_is_ready() -> None:
     assert dialog_on_screen(ours, "", "[ ! ] Action Required") == "Action Required"
     # Its input prompt is there: what stands above it is history.
     assert dialog_on_screen(ours, "Do you trust this folder?\n> ", "") is None
-    # Its own rule comes first, whatever else is there.
-    assert dialog_on_screen(ours, "Pick a server\n> ", "") == "Pick a server"
+    # Also for its own rules: a program may draw on below a dialog that was answered.
+    assert dialog_on_screen(ours, "Pick a server\n> ", "") is None
+    assert dialog_on_screen(ours, "> \nPick a server", "") == "Pick a server"
+    assert dialog_on_screen(ours, "Pick a server\n> ", "Action Required") == "Action Required"
 
 
 @given(st.text(max_size=200), st.text(max_size=200), st.text(max_size=200))

@@ -258,7 +258,7 @@ def test_only_an_entry_of_this_repository_is_dropped(
     other = world.root / "other"
     other.mkdir()
     with pytest.raises(SkillError, match="not a worktree entry"):
-        worktrees.drop_admin_dir(repo.common_dir, str(other))
+        worktrees.drop_admin_dir(repo.common_dir, str(other), str(world.root))
     assert other.exists()
 
 

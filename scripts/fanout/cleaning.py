@@ -524,7 +524,8 @@ def drop(repo: git.Repository, case: Case) -> None:
             os.rename(admin, free_path(record, "git-worktree"))
         else:
             keep_modules(common_dir, worker)
-            worktrees.drop_admin_dir(common_dir, admin)
+            record = records.worker_dir(common_dir, worker.name)
+            worktrees.drop_admin_dir(common_dir, admin, record)
     worktrees.remove_tree(case.root)
     worktrees.remove_empty(parents)
 

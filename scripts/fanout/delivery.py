@@ -21,9 +21,13 @@ from fanout.tmux import Pane, Server
 ROUND = 0.05
 STILL = 0.5
 DIALOG_STILL = 1.0
+# How still the screen of a program without bracketed paste must be before it is typed to.
+PATIENCE = 3.0
 # Some programs swallow an Enter that follows a paste too closely (gemini: at once; 0.5 s is safe).
 PASTE_PAUSE = 0.5
 PASTE_LIMIT = 15.0
+# Bytes of a prompt that give each of these waits one more second.
+SLOW_BYTES = 10_000
 # An agent that is slow to draw a paste would take an Enter in the same read for a part of it.
 ECHO_WAIT = 3.0
 # What an agent asks of its terminal reaches the screen and the log at different moments.
@@ -33,6 +37,8 @@ ENTERS = 3
 # A terminal in line mode drops what is longer (macOS 1024, Linux 4096 bytes).
 LINE_LIMIT = 1000
 
+# What boxes and rules are drawn with: it says nothing in an excerpt.
+FRAME = re.compile("[\u2500-\u259f]+")
 # A switch of private modes, or the full reset that turns them all off.
 PRIVATE_MODE = re.compile(rb"\x1b\[\?([0-9;]{0,100})([hl])|\x1bc")
 
@@ -117,18 +123,21 @@ def deadline_passed(what: str) -> SkillError:
 
 def deliver(target: Target, prompt: str, *, ready_timeout: float) -> Delivery:
     """Wait until the agent takes input, paste the prompt, press Enter, look for evidence."""
-    outcome = yield from wait_ready(target.harness, ready_timeout)
+    outcome = yield from wait_ready(target, ready_timeout)
     if outcome is not None:
         return outcome
     return (yield from submit(target, prompt))
 
 
-def wait_ready(harness: Harness, timeout: float) -> Generator[None, Look, Outcome | None]:
+def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome | None]:
     """Wait for the input prompt itself; the outcome says what else came first.
 
     With `ready` patterns, or else `idle` ones: one matches and none of `waiting` does. Without:
-    something was printed, nothing looks busy, and the screen has been still for half a second.
+    something was printed, nothing looks busy, and the screen has been still for half a second. A
+    program that has not asked for bracketed paste may only have printed a warning on its way up,
+    and what is typed before it reads keys is lost; so it gets more time.
     """
+    harness = target.harness
     ready = harness.ready if harness.ready.patterns else harness.idle
     deadline = time.monotonic() + timeout
     seen = ""
@@ -154,7 +163,9 @@ def wait_ready(harness: Harness, timeout: float) -> Generator[None, Look, Outcom
         elif harness.busy.match(look.text, look.pane.title) is not None:
             since = moment
         elif look.text.strip() and moment - since >= STILL:
-            return None
+            patient = moment - since >= PATIENCE or moment >= deadline
+            if patient or takes_bracketed_paste(target.log):
+                return None
         if moment >= deadline:
             return Outcome(False, "", None, look.text)
 
@@ -174,6 +185,7 @@ def submit(target: Target, prompt: str) -> Delivery:
         return Outcome(False, "", None, before.text, ended=True)
     events_size = size_of(target.events)
     text = pasteable(prompt, target.log)
+    slow = len(text) / SLOW_BYTES
     target = target._replace(said=f"{target.said}\n{prompt}")
     target.note(before.text, None, [])
     target.server.paste(target.pane, text.encode())
@@ -184,6 +196,7 @@ def submit(target: Target, prompt: str) -> Delivery:
     moved: list[int] = []
     noise: set[int] = set()
     drawn = before.text
+    shown = False
     while True:
         look = yield
         moment = time.monotonic()
@@ -198,16 +211,22 @@ def submit(target: Target, prompt: str) -> Delivery:
             drawn = look.text
         if cursor_row(look) != row:
             row, row_since = cursor_row(look), moment
-        patience = STILL / 2 if changed_rows(before.text, drawn) - noise else ECHO_WAIT
+        shown = shows_paste(before.text, drawn, text)
+        patience = STILL / 2 if shown else ECHO_WAIT + slow
         quiet = moment - still_since >= patience
-        if moment - pasted >= PASTE_PAUSE and (quiet or moment - pasted >= PASTE_LIMIT):
+        if moment - pasted >= PASTE_PAUSE and (quiet or moment - pasted >= PASTE_LIMIT + slow):
             break
     echo = changed_rows(before.text, drawn) - noise
     target.note(before.text, drawn, sorted(echo))
     # A row that does not stand still is no input line.
     shows_text = row != cursor_row(before) and time.monotonic() - row_since >= STILL / 2
     typed = row if shows_text else None
-    return (yield from press_enter(target, look, drawn, echo, noise, events_size, typed))
+    outcome = yield from press_enter(target, look, drawn, echo, noise, events_size, typed, slow)
+    if outcome.evidence == "screen" and not shown:
+        # The text never stood on the screen: the program may have come up only since then and lost
+        # it, or draw it at last. What it drew proves nothing.
+        return outcome._replace(delivered=False, evidence="")
+    return outcome
 
 
 def press_enter(
@@ -218,6 +237,7 @@ def press_enter(
     noise: set[int],
     events_size: int,
     typed: str | None = None,
+    slow: float = 0.0,
 ) -> Delivery:
     """Press Enter until something shows that the text which stands on the screen was taken.
 
@@ -238,7 +258,7 @@ def press_enter(
         target.server.press(target.pane, *harness.submit_keys)
         pressed = time.monotonic()
         changed_before = False
-        while time.monotonic() - pressed < EVIDENCE:
+        while time.monotonic() - pressed < EVIDENCE + slow:
             look = yield
             if reports_start(target.events, events_size):
                 return Outcome(True, "event", None, look.text, typed=True)
@@ -321,6 +341,23 @@ def reports_start(events: str, after: int) -> bool:
         return False
     found = [records.parse_event(line) for line in lines]
     return any(event is not None and event.event == "started" for event in found)
+
+
+def shows_paste(before: str, after: str, text: str) -> bool:
+    """Whether a screen shows a text that was pasted: its first or last line, or a placeholder."""
+    lines = [line[:40] for line in map(squeezed, text.split("\n")) if line]
+    rows = after.split("\n")
+    new = [rows[number] for number in changed_rows(before, after) if number < len(rows)]
+    if not lines:
+        return bool(new)
+    return any("pasted" in row.lower() for row in new) or any(
+        end in squeezed(row) for row in new for end in (lines[0], lines[-1])
+    )
+
+
+def squeezed(line: str) -> str:
+    """The letters and digits of a line: programs draw the rest each in their own way."""
+    return "".join(character for character in line if character.isalnum())
 
 
 def changed_rows(before: str, after: str) -> set[int]:
@@ -410,5 +447,5 @@ def require_pasteable(prompt: str) -> None:
 
 def screen_excerpt(text: str, lines: int = 15) -> str:
     """The last lines of a screen that hold something, safe to show."""
-    rows = [row.rstrip() for row in plain_text(text).split("\n") if row.strip()]
-    return "\n".join(row[:200] for row in rows[-lines:])
+    rows = [FRAME.sub("", row).strip() for row in plain_text(text).split("\n")]
+    return "\n".join(row[:200] for row in [row for row in rows if row][-lines:])

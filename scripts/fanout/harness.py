@@ -82,13 +82,16 @@ COMMON_DIALOGS = (
     (
         "permission dialog",
         ROW_START
-        + r"(?:allow (?:this|command|once)\b|would you like to run\b"
+        + r"(?:(?:yes, )?allow (?:this|command|once)\b|allow execution of\b|would you like to run\b"
         + r"|do you want to (?:proceed|create|run|allow)\b)",
     ),
 )
 # A question may end any row, so only the last rows count: those above them were answered.
 YES_NO = re.compile(r"(?i)[\[(](?:y/n|yes/no)[\])]\W*$")
 YES_NO_ROWS = 6
+# A dialog is looked for below the input prompt, else in the last rows that hold something: one that
+# was answered may stay on the screen above what the program draws below it.
+LIVE_ROWS = 20
 # A piece of a row ends where a frame or another column begins.
 COLUMN_END = re.compile(r"\s{2,}|[\u2500-\u259f]|\n|$")
 
@@ -112,6 +115,12 @@ class Rules(NamedTuple):
             if found is not None:
                 return found.group().strip() or pattern
         return None
+
+    def lowest(self, text: str) -> int:
+        """Where the lowest match on a screen begins; -1 without one."""
+        patterns = [pattern for pattern in self.patterns if not pattern.startswith(TITLE)]
+        found = [m.start() for p in patterns for m in re.finditer(p, text, re.MULTILINE)]
+        return max(found, default=-1)
 
 
 def search(pattern: str, text: str, said: str) -> re.Match[str] | None:
@@ -307,10 +316,15 @@ def dialog_on_screen(harness: Harness, text: str, title: str, said: str = "") ->
     `said` are the prompts that the agent was given: where the screen only repeats them, it asks
     nothing.
     """
+    below = harness.ready.lowest(text)
+    if below >= 0:
+        text = text[below:]
+    else:
+        text = "\n".join([row for row in text.split("\n") if row.strip()][-LIVE_ROWS:])
     found = harness.waiting.match(text, title, said)
     if found is not None:
         return common_dialog(text, said) or found
-    if harness.ready.match(text, title) is not None:
+    if below >= 0 or harness.ready.match("", title) is not None:
         return None
     return common_dialog(text, said)
 

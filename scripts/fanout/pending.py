@@ -42,10 +42,8 @@ def read(common_dir: str, worker: Worker) -> Sending | None:
     except FileNotFoundError:
         return None
     value.pop("schema")
-    try:
-        sending = Sending(**value)
-    except TypeError as error:
-        raise records.damaged(path, str(error)) from error
+    records.require_fields(path, value, Sending.__annotations__)
+    sending = Sending(**value)
     return sending if sending.launch == worker.launch else None
 
 

@@ -39,9 +39,7 @@ class Resumed(NamedTuple):
     error: SkillError | None
 
 
-def resume(
-    repo: git.Repository, name: str, prompt: str | None, env: dict[str, str] | None = None
-) -> Resumed:
+def resume(repo: git.Repository, name: str, prompt: str | None) -> Resumed:
     """Start a worker's agent again and give it a prompt, which opens a job.
 
     Raises SkillError: `still-running`, `worktree-unfit` (exit 3), `agent-missing` (exit 4).
@@ -74,7 +72,7 @@ def resume(
             conversation="same" if same else "new",
         )  # fmt: skip
         start = starting.Start(worker, mapping, text, job, SETTLE, worker.ready_timeout, None)
-        started = starting.start_agents(repo, [start], env or {})[name]
+        started = starting.start_agents(repo, [start], {})[name]
         return conclude(common, started, job, same=same)
 
 
@@ -152,7 +150,7 @@ def fresh_start(
         boot_id=proctree.boot_id(),
     )
     arguments = mapping.resume_args if same else mapping.new_args
-    return starting.write_start(common_dir, worker, mapping, text, job, arguments)
+    return starting.write_start(common_dir, worker, mapping, text, job, arguments, {})
 
 
 def conclude(common_dir: str, started: starting.Started, job: str, *, same: bool) -> Resumed:

@@ -76,7 +76,7 @@ def standing(earlier: Sending, text: str, screen: str) -> bool | None:
     """Whether the text of an earlier send still stands in the input line; None: cannot be told."""
     rows = screen.split("\n")
     if earlier.drawn is not None:
-        if not earlier.echo:
+        if not was_shown(earlier, text):
             # It never showed. An agent that shows nothing may be typed to again.
             return False
         drawn = earlier.drawn.split("\n")
@@ -85,6 +85,13 @@ def standing(earlier: Sending, text: str, screen: str) -> bool | None:
     if screen == earlier.before:
         return False
     return True if shows_tail(text, rows) else None
+
+
+def was_shown(earlier: Sending, text: str) -> bool:
+    """Whether the text of an earlier send was seen on the screen before Enter."""
+    if earlier.drawn is None or not earlier.echo:
+        return False
+    return delivery.shows_paste(earlier.before, earlier.drawn, text)
 
 
 def shows_tail(text: str, rows: list[str]) -> bool:
@@ -118,7 +125,7 @@ def settle_earlier(
             )
         outcome = drive(worker, submit_standing(common_dir, worker, earlier, screen))
         return record_outcome(common_dir, worker, earlier, outcome)._replace(again=True)
-    if earlier.drawn is None or not earlier.echo:
+    if not was_shown(earlier, text):
         return None
     # The rows that showed it have changed after Enter: it was taken.
     sent = record_outcome(
@@ -136,7 +143,9 @@ def submit_standing(
     size = delivery.size_of(target.events)
     pending.write(common_dir, worker, earlier._replace(drawn=screen, echo=sorted(echo)))
     look = yield
-    return (yield from delivery.press_enter(target, look, look.text, echo, set(), size))
+    at_cursor = look.pane is not None and look.pane.cursor_y in echo
+    typed = delivery.cursor_row(look) if at_cursor else None
+    return (yield from delivery.press_enter(target, look, look.text, echo, set(), size, typed))
 
 
 # --- Sending --------------------------------------------------------------------------------
@@ -171,7 +180,7 @@ def deliver(common_dir: str, worker: Worker, prompt: str, sending: Sending, stat
 
     def task() -> Generator[None, Look, Outcome]:
         if state.word == "starting":
-            blocked = yield from delivery.wait_ready(worker.harness, worker.ready_timeout)
+            blocked = yield from delivery.wait_ready(target, worker.ready_timeout)
             if blocked is not None:
                 return blocked
         return (yield from delivery.submit(target, prompt))

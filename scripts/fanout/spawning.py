@@ -103,7 +103,7 @@ def spawn_all(repo: git.Repository, requests: list[Request]) -> list[Spawned]:
 def check_request(repo: git.Repository, request: Request) -> None:
     """Demand all that can be known before anything is made."""
     records.require_name(request.name)
-    if request.branch != request.name:
+    if request.branch != request.name or request.branch == "HEAD":
         git.require_branch_name(repo, request.branch)
     for path in request.copies:
         source = os.path.join(repo.top, worktrees.require_relative(path))
@@ -117,7 +117,8 @@ def check_request(repo: git.Repository, request: Request) -> None:
                 f"{path!r} leads out of the checkout",
                 "copy it by a --setup command",
             )
-    jobs.require_prompt(request.prompt)
+    if request.prompt or request.prompt_mode != "none":
+        jobs.require_prompt(request.prompt)
     if request.prompt_mode == "argument":
         harness.require_argument(full_prompt(request), request.prompt_arg)
     if request.prompt_mode == "paste":
@@ -236,7 +237,6 @@ def reserve(repo: git.Repository, request: Request, made: dict[str, Worker]) -> 
             executable=request.executable,
             argv=[],
             agent_args=request.agent_args,
-            env_names=sorted(request.env),
             prompt_mode=request.prompt_mode,
             prompt_arg=request.prompt_arg,
             session_id="",
@@ -365,9 +365,11 @@ def require_time(request: Request, what: str) -> None:
 def begin(repo: git.Repository, request: Request, made: dict[str, Worker]) -> starting.Start:
     """Write the prompt, the first job and the launcher of a new worker."""
     common = repo.common_dir
-    prompt = full_prompt(request)
+    # Without a prompt there is no job; the agent's first one comes by `send`.
+    opens = bool(request.prompt)
+    prompt = full_prompt(request) if opens else ""
     worker = made[request.name]
-    job = jobs.new_prompt(common, worker.name, prompt)
+    job = jobs.new_prompt(common, worker.name, prompt) if opens else ""
     session_id = starting.new_session_id() if request.harness.new_args else ""
     worker = starting.write_start(
         common,
@@ -376,14 +378,16 @@ def begin(repo: git.Repository, request: Request, made: dict[str, Worker]) -> st
         prompt,
         job,
         request.harness.new_args,
+        request.env,
     )
     made[request.name] = worker
     life.write_card(worker, job)
     life.save(common, worker)
     before = jobs.fresh_snapshot(worker)
     life.record_event(
-        common, worker.name, "spawned", job=job, launch=worker.launch, opens=True, before=before
-    )
+        common, worker.name, "spawned",
+        job=job or None, launch=worker.launch, opens=opens, before=before,
+    )  # fmt: skip
     return starting.Start(
         worker,
         request.harness,

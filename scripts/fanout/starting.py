@@ -17,6 +17,8 @@ from fanout.workers import Worker
 
 # Modes in which the agent has its prompt from its start on.
 GIVEN = ("argument", "file")
+# tmux: MAX_IMSGSIZE is 16,384 bytes with its header.
+ONE_MESSAGE = 16_000
 
 
 class Start(NamedTuple):
@@ -46,9 +48,11 @@ def write_start(
     prompt: str,
     number: str,
     session_args: tuple[str, ...],
+    extra: dict[str, str],
 ) -> Worker:
     """Write the launcher of a start; returns the worker with its argument list.
 
+    `extra` is what the caller adds to its environment.
     Raises SkillError `prompt-unfit` for a prompt that its mode cannot carry.
     """
     folder = records.worker_dir(common_dir, worker.name)
@@ -72,11 +76,14 @@ def write_start(
         },
     )
     worker = worker._replace(argv=argv)
-    env = tmux.environment_with({})
+    env = tmux.environment_with(extra)
+    names = tmux.variable_names(env)
     # tmux sets SHELL to its own default shell; TERM and its company are tmux's to say.
     own = {**worker_variables(worker), **({"SHELL": env["SHELL"]} if "SHELL" in env else {})}
+    # A tmux client leaves out what does not fit into one of its messages.
+    own |= {name: env[name] for name in names if len(os.fsencode(name + env[name])) > ONE_MESSAGE}
     terminal = ["TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "COLORTERM", "PWD"]
-    keep = [*tmux.variable_names(env), *worker.env_names, *own, *terminal]
+    keep = [*names, *own, *terminal]
     script = life.launch_script(worker, record=folder, keep=keep, variables=own)
     records.write_file(os.path.join(folder, "launch.sh"), script)
     return worker
@@ -221,6 +228,7 @@ def target_of(
         log=terminal_log(common_dir, worker.name),
         events=worker.events_file,
         note=note,
+        said=life.prompts_given(common_dir, worker.name),
     )
 
 
@@ -254,7 +262,7 @@ def settled(
     if before.worker.prompt_mode == "paste":
         # Its delivery was looked after; a prompt that was taken may well lead to a question.
         return outcome
-    dialog = harness.dialog_on_screen(start.harness, text, pane.title)
+    dialog = harness.dialog_on_screen(start.harness, text, pane.title, start.prompt)
     return outcome._replace(dialog=dialog, screen=text)
 
 

@@ -61,7 +61,7 @@ class CachingLoader(SourceFileLoader):
                 return marshal.loads(content[len(head) :])
         except (OSError, ValueError, EOFError, TypeError):
             pass
-        code = compile(source, self.path, "exec", dont_inherit=True)
+        code = self.source_to_code(source, self.path)
         write_kept(kept, head + marshal.dumps(code))
         return code
 

@@ -168,7 +168,7 @@ def drop_entry(common_dir: str, worker: Worker) -> None:
     admin = worker.admin_dir
     if not os.path.isdir(admin) or not worktrees.owns_admin_dir(admin, worker.worktree):
         return
-    worktrees.drop_admin_dir(common_dir, admin)
+    worktrees.drop_admin_dir(common_dir, admin, records.worker_dir(common_dir, worker.name))
 
 
 def folders_around(repo: git.Repository, worker: Worker) -> list[str]:

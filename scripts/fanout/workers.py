@@ -45,7 +45,6 @@ class Worker(NamedTuple):
     executable: str
     argv: list[str]
     agent_args: list[str]
-    env_names: list[str]
     prompt_mode: str
     prompt_arg: str
     session_id: str
@@ -125,10 +124,10 @@ def load(common_dir: str, name: str) -> Worker:
     except FileNotFoundError:
         raise unknown_worker(common_dir, name) from None
     value.pop("schema")
-    try:
-        return Worker(**value)
-    except TypeError as error:
-        raise records.damaged(path, str(error).replace("Worker.__new__() ", "")) from error
+    records.require_fields(path, value, Worker.__annotations__)
+    if value["name"] != name:
+        raise records.damaged(path, f"it is the record of {value['name']!r}")
+    return Worker(**value)
 
 
 def lock(common_dir: str, name: str, wait: float = 0.5) -> contextlib.AbstractContextManager[None]:
@@ -154,8 +153,11 @@ def load_all(common_dir: str, names: list[str]) -> tuple[list[Worker], list[Skil
         try:
             workers.append(load(common_dir, name))
         except SkillError as error:
-            if error.code == "unknown-worker" and names:
-                raise
+            if error.code in ("unknown-worker", "invalid-name"):
+                # Without names, it was cleaned up since it was listed.
+                if names:
+                    raise
+                continue
             errors.append(error)
     return workers, errors
 
@@ -270,10 +272,25 @@ def state_of(
     text = screens.get(pane.pane, "")
     dialog = harnesses.dialog_on_screen(worker.harness, text, pane.title)
     if dialog is not None:
+        # The prompts are read only when a look needs them: the screen may just repeat one.
+        said = prompts_given(common_dir, worker.name)
+        dialog = harnesses.dialog_on_screen(worker.harness, text, pane.title, said)
+    if dialog is not None:
         return State("waiting", detail=dialog)
     if is_starting(common_dir, worker):
         return State("starting")
     return State("running")
+
+
+def prompts_given(common_dir: str, name: str) -> str:
+    """All prompts that a worker's agent was given, as one text."""
+    folder = os.path.join(records.worker_dir(common_dir, name), "prompts")
+    texts: list[str] = []
+    with contextlib.suppress(OSError):
+        for entry in sorted(os.listdir(folder)):
+            with open(os.path.join(folder, entry), "rb") as file:
+                texts.append(file.read(1_000_000).decode("utf-8", "replace"))
+    return "\n".join(texts)
 
 
 def is_starting(common_dir: str, worker: Worker) -> bool:

@@ -606,13 +606,16 @@ def owns_admin_dir(admin_dir: str, worktree: str) -> bool:
     return registered_path(admin_dir) in (worktree, aside_path(worktree))
 
 
-def drop_admin_dir(common_dir: str, admin_dir: str) -> None:
-    """Remove exactly one administrative entry."""
+def drop_admin_dir(common_dir: str, admin_dir: str, record: str) -> None:
+    """Remove exactly one administrative entry, by way of a worker's record.
+
+    What a kill leaves there goes with the record.
+    """
     if os.path.dirname(admin_dir) != os.path.join(common_dir, "worktrees"):
         raise SkillError(
             "worktree-mismatch", f"{admin_dir!r} is not a worktree entry of this repository"
         )
-    trash = os.path.join(common_dir, "agent-workers", f"dropped-{os.path.basename(admin_dir)}")
+    trash = os.path.join(record, "dropped-entry")
     remove_tree(trash)
     os.rename(admin_dir, trash)
     remove_tree(trash)

@@ -153,6 +153,9 @@ def worker_text(result: Spawned, lacks: dict[str, Any]) -> str:
 
 def spawn_actions(repo: Repository, results: list[Spawned]) -> tuple[dict[str, Any], ...]:
     """What to do next after `spawn`."""
+    from fanout.jobs import prompt_file
+    from fanout.spawning import FIRST_JOB
+
     rows: list[dict[str, Any]] = []
     for result in results:
         worker = result.worker
@@ -160,6 +163,10 @@ def spawn_actions(repo: Repository, results: list[Spawned]) -> tuple[dict[str, A
             rows.append(
                 next_action("attach", worker.attach_command, f"see what {result.name} shows")
             )
+            if result.error.code in ("agent-asks", "agent-not-ready"):
+                path = prompt_file(repo.common_dir, worker.name, FIRST_JOB)
+                command = own_command(repo, "send", worker.name, "--prompt-file", path)
+                rows.append(next_action("send", command, "then bring it the whole prompt"))
     if any(result.worker is not None for result in results):
         rows.append(
             next_action("status", own_command(repo, "status"), "see how the workers get on")
@@ -421,7 +428,11 @@ def send(repo: Repository, options: argparse.Namespace) -> Answer:
     prompt = read_prompt(options.prompt, options.prompt_file)
     if prompt is None:
         raise usage("usage", "a prompt is needed", "give --prompt TEXT or --prompt-file FILE")
-    sent = send_prompt(repo, options.name, prompt, anew=options.anew)
+    try:
+        sent = send_prompt(repo, options.name, prompt, anew=options.anew)
+    except SkillError as error:
+        error.data = {"name": options.name, "delivered": False, **error.data}
+        raise
     worker = sent.worker
     data = {
         "name": worker.name,

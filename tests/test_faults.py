@@ -1,0 +1,26 @@
+"""Every verb that changes something, killed at each of its steps, and called again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).resolve().parent / "under_fire.py"
+# Fewer steps than a verb has for certain: a count that falls below means that nothing was tested.
+LEAST = {"spawn": 20, "stop": 4, "resume": 12, "cleanup": 12, "discard": 20, "send": 8}
+PARTS = 3
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("part", range(1, PARTS + 1))
+@pytest.mark.parametrize("verb", sorted(LEAST))
+def test_killed_at_any_step_nothing_is_lost_or_doubled(verb: str, part: int) -> None:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), verb, str(part), str(PARTS)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert int(done.stdout) >= LEAST[verb] // PARTS

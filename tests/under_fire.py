@@ -1,0 +1,338 @@
+"""Kill a verb at one of its steps, then call it again: under_fire.py CASE PART PARTS.
+
+A step is whatever reaches outside of the process: an external command, a file opened for writing,
+a rename, an unlink, a folder made or removed. An audit hook counts them, so that no step can be
+forgotten, and the process kills itself right before step N. After step N is right before step
+N + 1, so every step is met from both sides. Steps alike in a row (looks at a screen) count as one.
+
+Each call runs in a forked child, which spares the start of an interpreter. This program has one
+thread, a test runner's process may have more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "scripts")]
+
+from fanout.cli.agent_workers import main  # noqa: E402 - the path comes first
+from world import World, wait_for  # noqa: E402
+
+COUNTED = frozenset(
+    {
+        "subprocess.Popen",
+        "open",
+        "os.rename",
+        "os.remove",
+        "os.rmdir",
+        "os.mkdir",
+        "shutil.rmtree",
+        "shutil.move",
+        "shutil.copyfile",
+    }
+)
+LIMIT = 400
+
+
+class Called(NamedTuple):
+    """How a forked call ended; `code` is None when it was killed."""
+
+    code: int | None
+    answer: dict[str, Any]
+
+    @property
+    def error(self) -> str:
+        """The error's code, or an empty string."""
+        return self.answer.get("error", {}).get("code", "")
+
+
+def call(world: World, *argv: str, kill_at: int = 0) -> Called:
+    """Run agent_workers.py in a child; kill it right before step `kill_at` (0: never)."""
+    out = world.root / "out.json"
+    out.unlink(missing_ok=True)
+    child = os.fork()
+    if child == 0:
+        status = 70
+        try:
+            os.environ.clear()
+            os.environ.update(world.env)
+            os.chdir(world.repo)
+            descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(descriptor, 1)
+            os.dup2(null, 0)
+            os.dup2(null, 2)
+            if kill_at:
+                kill_before(kill_at)
+            status = main([*argv[:1], "--json", *argv[1:]])
+        except BaseException:  # noqa: BLE001 - told to the parent, whatever it is
+            Path(world.root / "traceback.txt").write_text(traceback.format_exc())
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return Called(None, {})
+    text = out.read_text()
+    with contextlib.suppress(ValueError):
+        return Called(os.WEXITSTATUS(status), json.loads(text))
+    trace = world.root / "traceback.txt"
+    raise AssertionError(f"{argv}: {text} {trace.read_text() if trace.exists() else ''}")
+
+
+def kill_before(step: int) -> None:
+    """Make this process kill itself right before its N-th step."""
+    seen = 0
+    last = ""
+
+    def count(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal seen, last
+        if event not in COUNTED or is_reading(event, arguments):
+            return
+        words = arguments[1] if event == "subprocess.Popen" else arguments[:1]
+        # The same look again and again is one step; its marks differ from call to call.
+        name = f"{event} {str(words)[:60]}" if "list-panes" not in str(words) else "look"
+        if name == last == "look":
+            return
+        last = name
+        seen += 1
+        if seen == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count)
+
+
+def is_reading(event: str, arguments: tuple[Any, ...]) -> bool:
+    """Whether an open only reads, or opens what holds no record."""
+    if event != "open":
+        return False
+    path, _, flags = arguments
+    writing = bool(flags & (os.O_WRONLY | os.O_RDWR))
+    return not writing or str(path) == os.devnull or str(path).endswith(".lock")
+
+
+# --- The cases ------------------------------------------------------------------------------
+
+
+class Case:
+    """One verb under fire: how to come to its start, the call, and what must hold afterwards."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        agent = self.world.root / "bin" / "idle-agent"
+        # Sleeps in short pieces, so that it ends by itself when the world is gone.
+        agent.write_text(
+            '#!/bin/sh\necho "$$" >>"$WORLD/starts"\nwhile [ -d "$WORLD" ]; do sleep 1; done\n'
+        )
+        agent.chmod(0o755)
+
+    def done(self, *argv: str) -> Called:
+        """A call that must succeed."""
+        called = call(self.world, *argv)
+        assert called.code == 0, (argv, called)
+        return called
+
+    def spawn_words(self, name: str) -> list[str]:
+        """The options of a plain spawn."""
+        words = ["spawn", name, "--prompt", "x", "--agent-cli", "idle-agent"]
+        return [*words, "--prompt-mode", "argument", "--settle", "0"]
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """The status rows of this name."""
+        rows = self.done("status").answer["data"]["workers"]
+        return [row for row in rows if row["name"] == name]
+
+    def end(self, name: str) -> None:
+        """Take the worker away and see that nothing of it is left."""
+        if self.rows(name):
+            self.done("stop", name)
+            self.done("cleanup", name, "--discard", "--branch-delete")
+        self.require_nothing(name)
+
+    def require_nothing(self, name: str) -> None:
+        """Nothing of a worker is left: no record, tree, branch, session or process."""
+        world = self.world
+        assert not self.rows(name)
+        assert name not in world.branches()
+        assert len(world.worktrees()) == 1, world.worktrees()
+        parent = world.tree(name).parent
+        assert not parent.exists() or not list(parent.iterdir()), list(parent.iterdir())
+        assert f"agent-worker-{name}" not in world.sessions()
+        assert not self.agents(name), self.agents(name)
+        kept = (world.repo / ".git" / "agent-workers").glob("dropped-*")
+        assert not list(kept)
+
+    def agents(self, name: str) -> list[int]:
+        """The living agents of a worker."""
+        mark = f"AGENT_WORKER_NAME={name}".encode()
+        found: list[int] = []
+        for pid, command in self.world.processes().items():
+            with contextlib.suppress(OSError):
+                environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                if mark in environ and "idle-agent" in command:
+                    found.append(pid)
+        return found
+
+    def require_one_agent(self, name: str) -> None:
+        """Exactly one agent of this name lives, in exactly one session."""
+        wait_for(lambda: len(self.agents(name)) == 1, f"one agent of {name}", 10)
+        assert self.world.sessions().count(f"agent-worker-{name}") == 1
+        (row,) = self.rows(name)
+        assert row["state"] in ("running", "starting"), row
+
+
+class Spawn(Case):
+    """spawn: afterwards there is exactly one worker, or the same call makes it."""
+
+    def one(self, name: str, step: int) -> bool:
+        killed = call(self.world, *self.spawn_words(name), kill_at=step)
+        if killed.code is None:
+            again = call(self.world, *self.spawn_words(name))
+            assert again.code == 0 or again.error == "worker-exists", again
+        else:
+            assert killed.code == 0, killed
+        self.require_one_agent(name)
+        assert name in self.world.branches()
+        assert str(self.world.tree(name)) in self.world.worktrees()
+        self.end(name)
+        return killed.code is None
+
+
+class Stop(Case):
+    """stop: afterwards nothing lives, the tree is there and the job is cancelled."""
+
+    def one(self, name: str, step: int) -> bool:
+        self.done(*self.spawn_words(name))
+        (self.world.tree(name) / "work.txt").write_text("work\n")
+        killed = call(self.world, "stop", name, kill_at=step)
+        self.done("stop", name)
+        assert not self.agents(name)
+        (row,) = self.rows(name)
+        assert row["state"] in ("stopped", "exited"), row
+        assert row["job"]["state"] in ("cancelled", "failed"), row
+        assert (self.world.tree(name) / "work.txt").read_text() == "work\n"
+        self.end(name)
+        return killed.code is None
+
+
+class Resume(Case):
+    """resume: afterwards exactly one agent lives in the old tree."""
+
+    def one(self, name: str, step: int) -> bool:
+        self.done(*self.spawn_words(name))
+        (self.world.tree(name) / "work.txt").write_text("work\n")
+        self.done("stop", name)
+        killed = call(self.world, "resume", name, "--prompt", "go on", kill_at=step)
+        if killed.code is None:
+            again = call(self.world, "resume", name, "--prompt", "go on")
+            assert again.code == 0 or again.error == "still-running", again
+        self.require_one_agent(name)
+        assert (self.world.tree(name) / "work.txt").read_text() == "work\n"
+        self.end(name)
+        return killed.code is None
+
+
+class Cleanup(Case):
+    """cleanup: afterwards all is gone, or all is as it was and the same call removes it."""
+
+    def one(self, name: str, step: int) -> bool:
+        self.done(*self.spawn_words(name))
+        self.done("stop", name)
+        words = ["cleanup", name, "--branch-delete"]
+        killed = call(self.world, *words, kill_at=step)
+        if killed.code is None:
+            again = call(self.world, *words)
+            assert again.code == 0 or again.error == "unknown-worker", again
+        self.require_nothing(name)
+        return killed.code is None
+
+
+class Discard(Case):
+    """cleanup --discard: each file and commit is in the tree or under a rescue ref, always."""
+
+    def one(self, name: str, step: int) -> bool:
+        world = self.world
+        self.done(*self.spawn_words(name))
+        self.done("stop", name)
+        tree = world.tree(name)
+        (tree / "kept.txt").write_text("committed\n")
+        commit = world.commit("work", tree)
+        (tree / "loose.txt").write_text("untracked\n")
+        words = ["cleanup", name, "--discard", "--branch-delete"]
+        killed = call(world, *words, kill_at=step)
+        if killed.code is None:
+            again = call(world, *words)
+            assert again.code == 0 or again.error == "unknown-worker", again
+        refs = world.git("for-each-ref", "--format=%(refname)", f"refs/agent-workers/rescue/{name}")
+        saved = [ref for ref in refs.split() if world.git("ls-tree", ref, "loose.txt")]
+        assert saved, f"nothing was rescued: {refs}"
+        assert world.git("show", f"{saved[-1]}:loose.txt") == "untracked"
+        assert world.git("merge-base", commit, saved[-1]) == commit
+        self.require_nothing(name)
+        return killed.code is None
+
+
+class Send(Case):
+    """send: the agent gets the text exactly once."""
+
+    def one(self, name: str, step: int) -> bool:
+        world = self.world
+        log = world.root / "echo.log"
+        if not self.rows("echo"):
+            words = ["--prompt-mode", "none", "--settle", "0"]
+            self.done("spawn", "echo", "--prompt", "x", *world.fake("echo"), *words)
+            wait_for(lambda: "READY" in world.ok("capture", "echo")["text"], "the agent is ready")
+        text = f"text-{name}-end"
+        killed = call(world, "send", "echo", "--prompt", text, kill_at=step)
+        if killed.code is None:
+            again = call(world, "send", "echo", "--prompt", text)
+            assert again.code == 0, again
+        wait_for(lambda: log.read_bytes().count(text.encode()) == 1, f"{text} arrived once", 5)
+        tail = log.read_bytes().split(text.encode())[1]
+        assert tail.startswith(b"\x1b[201~"), tail
+        assert b"\r" in tail, tail
+        taken = wait_for(lambda: world.ok("capture", "echo")["text"].split("took")[1:], "taken", 5)
+        assert taken[-1].split()[0] == str(len(text))
+        assert not (world.record("echo") / "sending.json").exists()
+        return killed.code is None
+
+
+CASES: dict[str, type[Any]] = {
+    "spawn": Spawn,
+    "stop": Stop,
+    "resume": Resume,
+    "cleanup": Cleanup,
+    "discard": Discard,
+    "send": Send,
+}
+
+
+def run(name: str, part: int, parts: int) -> int:
+    """Kill at every `parts`-th step from `part` on, until a call comes to its end; the number."""
+    case = CASES[name]()
+    one: Callable[[str, int], bool] = case.one
+    steps = 0
+    try:
+        for step in range(part, LIMIT, parts):
+            if not one(f"w{step}", step):
+                break
+            steps += 1
+        else:
+            raise AssertionError(f"{name} did not end within {LIMIT} steps")
+    except BaseException:
+        print(f"{name}, killed before step {part + steps * parts}", file=sys.stderr)
+        raise
+    finally:
+        case.world.close()
+    return steps
+
+
+if __name__ == "__main__":
+    print(run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
