@@ -712,17 +712,23 @@ class Bench:
         from fanout.harness import load_harness
 
         repo = os.path.realpath(pair.ours)
-        return life.Worker(
-            name=name, phase="live", launch=f"l-{name}",
-            worktree=f"{repo}.worktrees/{name}", admin_dir=f"{repo}/.git/worktrees/{name}",
-            branch=name, base=head, integration_branch="refs/heads/main",
-            socket=SOCKET, socket_path=socket, session=PREFIX + name, pane=pane, pane_pid=pid,
-            pane_started=proctree.start_time(pid) or "", boot_id=proctree.boot_id(),
-            mapping=load_harness(None, "kimi").mapping, executable="/bin/sleep",
-            argv=["/bin/sleep", "86400"], agent_args=[], env_names=[], prompt_mode="argument",
-            prompt_arg="", session_id="", owns=[], copied={}, made=[], ready_timeout=30.0,
-            created_at=records.now(),
-        )  # fmt: skip
+        # What the record holds besides does not matter to `status`.
+        blank: dict[str, Any] = {"str": "", "int": 0, "float": 30.0}
+        values: dict[str, Any] = {}
+        for field, kind in life.Worker.__annotations__.items():
+            word = str(getattr(kind, "__forward_arg__", kind)).partition("[")[0]
+            values[field] = [] if word == "list" else {} if word == "dict" else blank.get(word)
+        values |= {
+            "name": name, "phase": "live", "launch": f"l-{name}",
+            "worktree": f"{repo}.worktrees/{name}", "admin_dir": f"{repo}/.git/worktrees/{name}",
+            "branch": name, "base": head, "integration_branch": "refs/heads/main",
+            "socket": SOCKET, "socket_path": socket, "session": PREFIX + name, "pane": pane,
+            "pane_pid": pid, "pane_started": proctree.start_time(pid) or "",
+            "boot_id": proctree.boot_id(), "mapping": load_harness(None, "kimi").mapping,
+            "executable": "/bin/sleep", "argv": ["/bin/sleep", "86400"],
+            "prompt_mode": "argument", "created_at": records.now(),
+        }  # fmt: skip
+        return life.Worker(**values)
 
     # --- tmux calls ---
 
