@@ -201,7 +201,7 @@ def prepare(repo: git.Repository, request: Request, made: dict[str, Worker]) -> 
         status = worktrees.read_status(worker.worktree, ignored=True)
         changed = {*status.staged, *status.modified, *status.untracked, *status.ignored}
         worker = worker._replace(made=sorted(changed))
-    require_on_branch(worker)
+        require_on_branch(worker)
     made[request.name] = worker._replace(copied=copied)
     require_time(request, "make the worktree")
 

@@ -182,17 +182,20 @@ def capture(repo: git.Repository, worker: Worker, lines: int, *, from_log: bool)
         except FileNotFoundError:
             text = ""
         return last_lines(text.replace("\r", ""), lines)
-    panes = worker.server.panes()
-    if life.own_pane(worker, panes) is None:
+    pane = life.own_pane(worker, worker.server.panes())
+    if pane is None:
         raise refused(
             "no-pane",
             f"the tmux session of {worker.name!r} is no longer there",
             "its output is kept: give --log",
         )
+    history, _, text = worker.server.require(
+        ["display-message", "-p", "-t", pane.pane, "#{history_size}"],
+        ["capture-pane", "-p", "-J", "-t", pane.pane, "-S", str(-lines)],
+    ).partition("\n")
     # Wrapped lines are joined, so the wanted number may need more rows; ask again for all.
-    text = worker.server.capture(worker.pane, lines)
-    if len(last_lines(text, lines + 1).split("\n")) <= lines:
-        text = worker.server.capture(worker.pane, 1_000_000)
+    if int(history) > lines and len(last_lines(text, lines + 1).split("\n")) <= lines:
+        text = worker.server.capture(pane.pane, 1_000_000)
     return last_lines(text, lines)
 
 
