@@ -89,6 +89,11 @@ def marked() -> Iterator[Marked]:
 @pytest.mark.parametrize(
     "command", [b"sh", b"tmux: server", b"a) S 1 (b", b"(sd-pam)", b"x) Z 1 1", b"\xe9\xff", b""]
 )
+def carriers(mark: str) -> set[int]:
+    """The processes that carry one mark."""
+    return marked_pids({mark})[mark]
+
+
 def test_a_command_may_hold_parentheses_spaces_and_any_byte(command: bytes) -> None:
     found = parse_stat(12, stat_line(12, command))
     assert found == Process(12, 17, "4242", command.decode("utf-8", "replace"))
@@ -126,7 +131,7 @@ def without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_proc_the_mark_is_found_as_a_whole_word(monkeypatch: pytest.MonkeyPatch) -> None:
     without_proc(monkeypatch)
-    assert marked_pids("AGENT_WORKER_ID=abc") == {502, 504}
+    assert marked_pids({"AGENT_WORKER_ID=abc"}) == {"AGENT_WORKER_ID=abc": {502, 504}}
     assert {p.pid for p in tree([], "AGENT_WORKER_ID=abc")} == {502, 503, 504}
     assert start_time(502) == "Mon Dec 1 08:01:02 2025"
     assert start_time(501) is None
@@ -143,7 +148,7 @@ def test_the_ps_of_this_machine_can_be_read(
 ) -> None:
     child = marked.launch("sleep", "600")
     monkeypatch.setattr(proctree, "HAS_PROC", False)
-    assert wait_for(lambda: marked_pids(marked.mark), "the mark") == {child.pid}
+    assert wait_for(lambda: carriers(marked.mark), "the mark") == {child.pid}
     assert start_time(child.pid) is not None
     assert end_tree([], marked.mark, grace=5.0) == []
     assert child.wait(10) == -15
@@ -178,7 +183,7 @@ def test_what_a_marked_orphan_started_belongs_to_it(marked: Marked) -> None:
         return found if {"sh", "sleep"} <= {p.command for p in found} else []
 
     inner = next(p for p in wait_for(seen, "orphan and child") if p.command == "sleep")
-    assert inner.pid not in marked_pids(marked.mark)
+    assert inner.pid not in carriers(marked.mark)
     assert end_tree([], marked.mark, grace=5.0) == []
     assert start_time(inner.pid) != inner.started
 
@@ -205,8 +210,8 @@ def test_a_process_in_the_middle_of_an_exec_is_not_missed(
     (orphan,) = wait_for(lambda: tree([], marked.mark), "the orphan")
     looks = iter(range(1000))
 
-    def blinking(mark: str) -> set[int]:
-        return set() if next(looks) % 2 else marked_pids(mark)
+    def blinking(marks: set[str]) -> dict[str, set[int]]:
+        return {m: set() for m in marks} if next(looks) % 2 else marked_pids(marks)
 
     with monkeypatch.context() as patched:
         patched.setattr(proctree, "marked_pids", blinking)
@@ -216,10 +221,10 @@ def test_a_process_in_the_middle_of_an_exec_is_not_missed(
     root = marked.launch("sleep", "608")
     empty_looks = 0
 
-    def late(mark: str) -> set[int]:
+    def late(marks: set[str]) -> dict[str, set[int]]:
         nonlocal empty_looks
         empty_looks += start_time(root.pid) is None
-        return marked_pids(mark) if empty_looks > 1 else set()
+        return marked_pids(marks) if empty_looks > 1 else {m: set() for m in marks}
 
     monkeypatch.setattr(proctree, "marked_pids", late)
     assert end_tree([root.pid], marked.mark, grace=5.0) == []

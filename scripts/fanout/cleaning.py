@@ -132,6 +132,8 @@ def examine(
     seen = steering.look(workers)
     heads = git.branch_heads(repo.common_dir) if workers else {}
     working = proctree.working_directories()
+    wanted = [(life.live_roots(w, seen[w.name][0] or {}), w.mark) for w in workers]
+    alive = dict(zip([w.name for w in workers], proctree.trees(wanted), strict=True))
     cases: list[Case] = []
     refusals: list[Result] = []
     for worker in workers:
@@ -142,7 +144,7 @@ def examine(
             if panes is None:
                 reasons = [Stake("state-unknown", [worker.session])]
             else:
-                case, reasons = examine_one(repo, case, heads, working, choice)
+                case, reasons = examine_one(repo, case, heads, working, alive[worker.name], choice)
         except (SkillError, OSError) as error:
             reasons = [trouble(error)]
         if stops(reasons, choice):
@@ -179,6 +181,7 @@ def examine_one(
     case: Case,
     heads: dict[str, str],
     working: list[tuple[proctree.Process, str]],
+    alive: list[proctree.Process],
     choice: Choice,
 ) -> tuple[Case, list[Stake]]:
     """One worker's case, and every reason why it may not go."""
@@ -210,7 +213,6 @@ def examine_one(
     place = place_reasons(worker, root)
     if place:
         return case, reasons + place
-    alive = life.processes_of(worker, case.panes)
     if alive:
         reasons.append(Stake("running", [f"{p.pid} {p.command}" for p in alive]))
     reasons += process_reasons(root, working, {p.pid for p in alive})
@@ -429,7 +431,7 @@ def prove(
             saved = rescue.save_commits(common, worker.name, commits)
             notes.append(f"its commits are kept under {saved}")
         if case.gone and not case.dropping:
-            left = proctree.end_tree(live_roots(case), worker.mark, grace=3.0)
+            left = proctree.end_tree(life.live_roots(worker, case.panes), worker.mark, grace=3.0)
             if left:
                 return [Stake("running", [f"{p.pid} {p.command}" for p in left])]
             notes.append("its folder was gone")
@@ -475,12 +477,6 @@ def finish(repo: git.Repository, proof: Proof, choice: Choice) -> Result:
     life.record_event(common, worker.name, "cleaned", branch_deleted=deleted, rescue=proof.saved)
     records.archive(common, worker.name, "cleaned")
     return Result(worker.name, True, [], deleted, proof.saved, tuple(notes))
-
-
-def live_roots(case: Case) -> list[int]:
-    """The launcher of an agent that still runs."""
-    pane = life.own_pane(case.worker, case.panes)
-    return [pane.pid] if pane is not None and not pane.dead else []
 
 
 def branch_reason(repo: git.Repository, case: Case, safe: bool) -> str | None:

@@ -9,7 +9,11 @@ from fanout.errors import SkillError, missing, usage
 from fanout.process import Completed, clean_environment, run
 
 # A user's fsmonitor may answer late, and `gc` in the middle of a fan-out costs seconds.
-SAFE_CONFIG = ["-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false"]
+SAFE_CONFIG = [
+    *("-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false"),
+    # A looser comparison could hide an edit that keeps a file's size.
+    *("-c", "core.trustctime=true", "-c", "core.checkStat=default"),
+]
 MARK = "--agent-workers-mark"
 QUESTIONS = 9
 
@@ -169,7 +173,7 @@ def require_branch_name(repo: Repository, branch: str) -> str:
 def branch_heads(repo_dir: str) -> dict[str, str]:
     """The commit id of every local branch, by full ref name."""
     done = require_git(repo_dir, "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads")
-    rows = (line.split(" ", 1) for line in done.text.splitlines())
+    rows = (line.split(" ", 1) for line in done.text.split("\n") if line)
     return {ref: commit for commit, ref in rows}
 
 

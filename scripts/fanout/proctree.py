@@ -86,27 +86,43 @@ def tree(roots: list[int], mark: str) -> list[Process]:
     `mark` is NAME=VALUE: it finds processes that moved to a session of their own and whose
     parent is gone. This process itself and what it started are never part of the answer.
     """
+    return trees([(roots, mark)])[0]
+
+
+def trees(wanted: list[tuple[list[int], str]]) -> list[list[Process]]:
+    """`tree` for several pairs of roots and mark, with one look at all processes."""
     everything = [p for p in processes() if p.pid != os.getpid()]
-    wanted = (set(roots) | marked_pids(mark)) - {os.getpid()}
-    grew = True
+    marked = marked_pids({mark for _, mark in wanted})
+    return [
+        descendants(everything, (set(roots) | marked[mark]) - {os.getpid()})
+        for roots, mark in wanted
+    ]
+
+
+def descendants(everything: list[Process], pids: set[int]) -> list[Process]:
+    """The processes with these pids and all that they have started."""
+    grew = bool(pids)
     while grew:
-        before = len(wanted)
-        wanted |= {p.pid for p in everything if p.parent in wanted and p.parent > 1}
-        grew = len(wanted) > before
-    return [p for p in everything if p.pid in wanted]
+        before = len(pids)
+        pids = pids | {p.pid for p in everything if p.parent in pids and p.parent > 1}
+        grew = len(pids) > before
+    return [p for p in everything if p.pid in pids]
 
 
-def marked_pids(mark: str) -> set[int]:
-    """The pids of processes whose environment holds exactly this NAME=VALUE."""
+def marked_pids(marks: set[str]) -> dict[str, set[int]]:
+    """By mark, the pids of the processes whose environment holds exactly this NAME=VALUE."""
+    found: dict[str, set[int]] = {mark: set() for mark in marks}
     if not HAS_PROC:
-        return {p.pid for p, rest in read_ps() if f" {mark} " in f" {rest} "}
-    needle = mark.encode()
-    found: set[int] = set()
+        for process, rest in read_ps():
+            for mark in marks.intersection(rest.split(" ")):
+                found[mark].add(process.pid)
+        return found
+    by_bytes = {mark.encode(): mark for mark in marks}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
-            environ = read_bytes(f"/proc/{entry}/environ")
-            if environ and needle in environ and needle in environ.split(b"\0"):
-                found.add(int(entry))
+            environ = read_bytes(f"/proc/{entry}/environ") or b""
+            for needle in by_bytes.keys() & environ.split(b"\0"):
+                found[by_bytes[needle]].add(int(entry))
     return found
 
 

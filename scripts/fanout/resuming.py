@@ -99,7 +99,7 @@ def require_ended(common_dir: str, worker: Worker, state: life.State) -> None:
         raise SkillError(
             "state-unknown", f"the state of {worker.name!r} is unknown: {state.detail}"
         )
-    trouble = steering.tree_trouble(worker)
+    trouble = steering.tree_trouble(common_dir, worker)
     if trouble or worker.phase != "live":
         raise refused(
             "worktree-unfit",

@@ -72,7 +72,7 @@ def look(workers: list[Worker]) -> dict[str, tuple[dict[str, Pane] | None, dict[
 def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> list[View]:
     """The state of each worker, of its branch and, unless told otherwise, of its files."""
     common = repo.common_dir
-    trees = read_trees(workers) if files else {}
+    trees = read_trees(common, workers) if files else {}
     seen = look(workers)
     heads = git.branch_heads(common) if workers else {}
     ahead = count_ahead(
@@ -83,7 +83,7 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
         logs = life.read_logs(common, worker)
         state = life.state_of(common, worker, *seen[worker.name], logs)
         tree = trees.get(worker.name)
-        trouble = tree_trouble(worker)
+        trouble = tree_trouble(common, worker)
         if trouble:
             state = state._replace(detail=f"{state.detail}; {trouble}".strip("; "))
         head = heads.get(worker.branch_ref)
@@ -93,26 +93,27 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
     return views
 
 
-def tree_trouble(worker: Worker) -> str:
+def tree_trouble(common_dir: str, worker: Worker) -> str:
     """What is wrong with a worker's tree as such, in words; empty when it is in its place."""
     admin = worktrees.admin_dir_of(worker.worktree)
-    if admin == worker.admin_dir:
+    expected = os.path.join(common_dir, "worktrees", os.path.basename(worker.admin_dir))
+    if admin == expected:
         return ""
     if not os.path.isdir(worker.worktree):
         return "its worktree is not there"
-    if admin is None or os.path.realpath(admin) != worker.admin_dir:
-        if not os.path.isdir(worker.admin_dir):
-            return "the repository was moved; run `git worktree repair` in it"
-        return "its worktree is not the one that was made for it; `git worktree repair` may help"
-    return ""
+    if admin is not None and os.path.realpath(admin) == expected:
+        return ""
+    if admin is not None and not os.path.isdir(admin):
+        return "the repository was moved; run `git worktree repair` in it"
+    return "its worktree is not the one that was made for it; `git worktree repair` may help"
 
 
-def read_trees(workers: list[Worker]) -> dict[str, worktrees.Status]:
+def read_trees(common_dir: str, workers: list[Worker]) -> dict[str, worktrees.Status]:
     """The changed files of each worker's tree, some at a time; unreadable ones are left out."""
     from fanout.process import finish, start
 
     found: dict[str, worktrees.Status] = {}
-    queue = [w for w in reversed(workers) if not tree_trouble(w)]
+    queue = [w for w in reversed(workers) if not tree_trouble(common_dir, w)]
     running: list[tuple[Worker, Any, list[str]]] = []
     at_once = max(2, os.cpu_count() or 2)
     while queue or running:

@@ -319,9 +319,13 @@ def was_stopped(logs: Logs, worker: Worker) -> bool:
 
 def processes_of(worker: Worker, panes: dict[str, Pane]) -> list[proctree.Process]:
     """All living processes of a worker's agent, those in sessions of their own included."""
+    return proctree.tree(live_roots(worker, panes), worker.mark)
+
+
+def live_roots(worker: Worker, panes: dict[str, Pane]) -> list[int]:
+    """The launcher of a worker's agent, as long as it lives."""
     pane = own_pane(worker, panes)
-    roots = [pane.pid] if pane is not None and not pane.dead else []
-    return proctree.tree(roots, worker.mark)
+    return [pane.pid] if pane is not None and not pane.dead else []
 
 
 def launch_script(

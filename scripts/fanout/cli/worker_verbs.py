@@ -529,9 +529,9 @@ def cleanup(repo: Repository, options: argparse.Namespace) -> Answer:
             "cleanup-refused",
             "kept, because something would be lost: " + ", ".join(result.name for result in kept),
             "see the reasons; integrate the work, stop the agent, or save it with --discard",
-            exit_code=ExitCode.REFUSED,
+            exit_code=ExitCode.BUSY if is_busy(kept) else ExitCode.REFUSED,
         )
-    code = ExitCode.REFUSED if error else ExitCode.DONE
+    code = error.exit_code if error else ExitCode.DONE
     return Answer("cleanup", text, data, code, error, cleanup_actions(repo, kept))
 
 
@@ -543,6 +543,11 @@ def load_or_damaged(load: Any, common_dir: str, name: str) -> None:
         if error.code != "record-damaged":
             raise
         warn(error.message)
+
+
+def is_busy(kept: list[Any]) -> bool:
+    """Whether another command works on one of the workers that were kept."""
+    return any(reason.code == "busy" for result in kept for reason in result.reasons)
 
 
 def cleanup_text(result: Any) -> str:

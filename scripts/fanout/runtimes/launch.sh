@@ -1,8 +1,9 @@
 # Runs one agent in its worktree and records how it ended. The lines above set: "$@", the agent's
 # argument list, and record, worktree, launch, keep.
 
-# The agent decides what a signal means to it; this shell outlives it to record its status.
-trap : HUP INT QUIT TERM
+# The agent decides what a signal means to it; this shell outlives it to record its status. Not so
+# for HUP: when the terminal is gone, only this shell is told, and its end is what tells the agent.
+trap : INT QUIT TERM
 
 record_exit() {
     at=$(date -u +%Y-%m-%dT%H:%M:%S.%6NZ)
