@@ -397,16 +397,20 @@ class Bench:
         starts: list[Cost] | None = None, note: str = "",
     ) -> None:  # fmt: skip
         """Note one row of the table, and print it."""
-        floor, mine = median(floors), median(ours)
+        floor, mine = median(floors) if floors else Cost(0, 0), median(ours)
         start = median(starts) if starts else Cost(0, 0)
         row: dict[str, Any] = {
             "operation": name, "files": files, "floor": floor._asdict(),
             "start": start._asdict() if starts else None, "ours": mine._asdict(),
-            "ratio": {"wall": mine.wall / floor.wall, "cpu": mine.cpu / max(floor.cpu, 0.01)},
+            "ratio": None,
             "target": str(target) if target else None, "allowed": None, "met": None,
             "note": note, "rounds": len(ours),
         }  # fmt: skip
-        allowed, met = None, "-"
+        ratio, allowed, met = "-", None, "-"
+        if floors:
+            found = Cost(mine.wall / floor.wall, mine.cpu / max(floor.cpu, 0.01))
+            row["ratio"] = found._asdict()
+            ratio = f"{found.wall:.2f}/{found.cpu:.2f}"
         if target is not None:
             allowed = Cost(*(target.allowed(f, s) for f, s in zip(floor, start, strict=True)))
             row["allowed"] = allowed._asdict()
@@ -414,13 +418,12 @@ class Bench:
             row["met"] = good._asdict()
             met = "/".join("yes" if part else "NO" for part in good)
         self.rows.append(row)
+        figures = (floor if floors else "-", start if starts else "-", mine, ratio, allowed or "-")
         print(
-            f"{name:<34} {files:>5} {floor!s:>11} {start if starts else '-'!s:>11} {mine!s:>11} "
-            f"{row['ratio']['wall']:>5.2f}/{row['ratio']['cpu']:<5.2f} "
-            f"{allowed if allowed else '-'!s:>11} {met:>7}  "
-            + (row["target"] or "") + (f"; {note}" if note else ""),
+            f"{name:<34} {files:>5} " + " ".join(f"{part!s:>11}" for part in figures),
+            f"{met:>7}  {row['target'] or ''}" + (f"; {note}" if note else ""),
             flush=True,
-        )  # fmt: skip
+        )
 
     def fact(self, text: str) -> None:
         """Note something that is no time, and print it."""
@@ -550,10 +553,7 @@ class Bench:
                 settling.append(drive)
                 on_top.append(Cost(cost.wall - drive.wall, cost.cpu - drive.cpu))
         note = f"in all {median(totals)}, typing and settling {median(settling)}"
-        nothing = [Cost(0.001, 0.001)]
-        self.add(
-            "send one, on top of settling", files, Target(0, 1, 20), nothing, on_top, starts, note
-        )
+        self.add("send one, on top of settling", files, Target(0, 1, 20), [], on_top, starts, note)
 
     def clean(self, files: int, rounds: int) -> None:
         """Clean up 20 merged workers whose agents have ended."""
