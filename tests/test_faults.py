@@ -24,3 +24,14 @@ def test_killed_at_any_step_nothing_is_lost_or_doubled(verb: str, part: int) -> 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     assert int(done.stdout) >= LEAST[verb] // PARTS
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_fifty_workers_stay_as_the_model_says_through_crashes(seed: int) -> None:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM.with_name("fleet.py")), str(seed)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert int(done.stdout) > 5

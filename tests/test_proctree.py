@@ -86,14 +86,14 @@ def marked() -> Iterator[Marked]:
         made.close()
 
 
-@pytest.mark.parametrize(
-    "command", [b"sh", b"tmux: server", b"a) S 1 (b", b"(sd-pam)", b"x) Z 1 1", b"\xe9\xff", b""]
-)
 def carriers(mark: str) -> set[int]:
     """The processes that carry one mark."""
     return marked_pids({mark})[mark]
 
 
+@pytest.mark.parametrize(
+    "command", [b"sh", b"tmux: server", b"a) S 1 (b", b"(sd-pam)", b"x) Z 1 1", b"\xe9\xff", b""]
+)
 def test_a_command_may_hold_parentheses_spaces_and_any_byte(command: bytes) -> None:
     found = parse_stat(12, stat_line(12, command))
     assert found == Process(12, 17, "4242", command.decode("utf-8", "replace"))
