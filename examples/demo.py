@@ -213,7 +213,8 @@ def end_everything(demo: Demo) -> None:
         text=True,
         check=False,
     )
-    names = [row["name"] for row in json.loads(done.stdout)["data"]["workers"]] if done.stdout else []
+    rows = json.loads(done.stdout)["data"]["workers"] if done.stdout else []
+    names = [row["name"] for row in rows]
     if names:
         subprocess.run(
             [sys.executable, AGENT_WORKERS, "stop", *names],

@@ -13,7 +13,7 @@ from world import SCRIPTS
 ROOMS = SCRIPTS / "fanout"
 # A room imports rooms of lower rows alone, so there can be no cycle. The rooms of cli/ stand above.
 LAYERS = [
-    {"errors", "startup"},
+    {"errors", "fields", "startup"},
     {"output", "process"},
     {"git", "harness", "proctree", "records"},
     {"reporting", "tmux", "worktrees"},

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, NamedTuple
 
 from fanout import git, proctree, records, rescue, steering, worktrees
 from fanout import workers as life
 from fanout.copies import is_our_copy
 from fanout.errors import SkillError
+from fanout.fields import NamedTuple
 from fanout.output import progress
 from fanout.takeback import LOCK_WAIT, folders_around, free_path, keep_runs
-from fanout.tmux import Pane
+from fanout.tmux import Pane, Server
 from fanout.workers import Worker
 from fanout.worktrees import Stake
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # What --discard cannot save, so it does not overrule it.
 ALWAYS = frozenset(
@@ -330,6 +334,7 @@ def remove_all(repo: git.Repository, cases: list[Case], choice: Choice) -> list[
     """Set the trees aside, look once more at each, drop those that are still as they were."""
     results: list[Result] = []
     aside: list[Case] = []
+    gone: list[Gone] = []
     try:
         for case in cases:
             reasons = set_aside(repo, case)
@@ -340,12 +345,19 @@ def remove_all(repo: git.Repository, cases: list[Case], choice: Choice) -> list[
         working = proctree.working_directories()
         while aside:
             progress(f"{aside[0].worker.name}: removing")
-            results.append(remove_one(repo, aside[0], choice, working))
+            outcome = remove_one(repo, aside[0], choice, working)
+            if isinstance(outcome, Gone):
+                gone.append(outcome)
+            else:
+                results.append(outcome)
             del aside[0]
+        results += conclude(repo, gone)
+        gone = []
     finally:
         # After a signal or a fault: what was not decided goes back to its place.
         for case in aside:
             put_back(repo, case)
+        conclude(repo, gone)
     return results
 
 
@@ -395,7 +407,7 @@ class Proof(NamedTuple):
 
 def remove_one(
     repo: git.Repository, case: Case, choice: Choice, working: list[tuple[proctree.Process, str]]
-) -> Result:
+) -> Result | Gone:
     """The second look at a tree that stands aside, and then its end."""
     name = case.worker.name
     try:
@@ -452,31 +464,96 @@ def prove(
     return Proof(case, saved, notes)
 
 
-def finish(repo: git.Repository, proof: Proof, choice: Choice) -> Result:
-    """Remove the tree, its entry, the branch where that is asked and allowed, and the session."""
+class Gone(NamedTuple):
+    """A worker whose tree is no more; its session and its record still are.
+
+    `wanted` says that its branch is still to be deleted.
+    """
+
+    case: Case
+    wanted: bool
+    deleted: bool
+    saved: str | None
+    notes: list[str]
+
+
+def finish(repo: git.Repository, proof: Proof, choice: Choice) -> Gone:
+    """Remove the tree, its entry, and the branch where that is asked and allowed."""
     common, case, notes = repo.common_dir, proof.case, list(proof.notes)
     worker = case.worker
     keep_runs(common, worker, case.root)
     drop(repo, case)
-    deleted = False
+    deleted = wanted = False
     if choice.branch_delete:
-        why = branch_reason(repo, case, case.merged or proof.saved is not None)
-        if why is None and case.tip is not None:
-            try:
-                git.delete_branch(common, worker.branch, case.tip)
-                deleted = True
-            except SkillError as error:
-                why = error.message
-        if why is not None:
+        safe = case.merged or proof.saved is not None
+        why = branch_reason(repo, case, safe)
+        # One that only other branches hold goes at once: the next is decided without it.
+        wanted = why is None and safe
+        if why is None and not safe:
+            deleted = delete_branch(common, case, notes)
+        elif why is not None:
             notes.append(f"the branch {worker.branch!r} was kept: {why}")
+    return Gone(case, wanted, deleted, proof.saved, notes)
+
+
+def delete_branch(common_dir: str, case: Case, notes: list[str]) -> bool:
+    """Delete a branch if it still is where it was found; else a note says why not."""
     try:
-        pane = life.own_pane(worker, case.panes)
-        worker.server.end_sessions([pane.session] if pane else [])
+        git.delete_branch(common_dir, case.worker.branch, case.tip or "")
     except SkillError as error:
-        notes.append(f"the tmux session {worker.session!r} was not ended: {error.message}")
-    life.record_event(common, worker.name, "cleaned", branch_deleted=deleted, rescue=proof.saved)
-    records.archive(common, worker.name, "cleaned")
-    return Result(worker.name, True, [], deleted, proof.saved, tuple(notes))
+        notes.append(f"the branch {case.worker.branch!r} was kept: {error.message}")
+        return False
+    return True
+
+
+def delete_branches(common_dir: str, gone: list[Gone]) -> list[Gone]:
+    """Delete the branches that may go, in one process if all still are where they were found."""
+    wanted = [each for each in gone if each.wanted]
+    if not wanted:
+        return gone
+    lines = [f"delete {e.case.worker.branch_ref} {e.case.tip}\n" for e in wanted]
+    done = git.git(common_dir, "update-ref", "--stdin", stdin="".join(lines).encode())
+    return [
+        each._replace(
+            wanted=False,
+            deleted=done.code == 0 or delete_branch(common_dir, each.case, each.notes),
+        )
+        if each.wanted
+        else each
+        for each in gone
+    ]
+
+
+def conclude(repo: git.Repository, gone: list[Gone]) -> list[Result]:
+    """Delete branches and end sessions, all together, and put the records away."""
+    gone = delete_branches(repo.common_dir, gone)
+    sessions: dict[Server, list[str]] = {}
+    for case in (each.case for each in gone):
+        pane = life.own_pane(case.worker, case.panes)
+        if pane is not None:
+            sessions.setdefault(case.worker.server, []).append(pane.session)
+    failed: dict[Server, str] = {}
+    for server, names in sessions.items():
+        try:
+            server.end_sessions(names)
+        except SkillError as error:
+            failed[server] = error.message
+    results: list[Result] = []
+    for case, _, deleted, saved, notes in gone:
+        worker = case.worker
+        if worker.server in failed:
+            why = failed[worker.server]
+            notes.append(f"the tmux session {worker.session!r} was not ended: {why}")
+        facts: dict[str, Any] = {"branch_deleted": deleted, "rescue": saved}
+        try:
+            life.record_event(repo.common_dir, worker.name, "cleaned", **facts)
+            records.archive(repo.common_dir, worker.name, "cleaned")
+        except OSError as error:
+            stake = Stake("removal-unfinished", [str(error)])
+            results.append(Result(worker.name, False, [stake], rescue=saved))
+        else:
+            results.append(Result(worker.name, True, [], deleted, saved, tuple(notes)))
+    return results
 
 
 def branch_reason(repo: git.Repository, case: Case, safe: bool) -> str | None:

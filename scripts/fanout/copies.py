@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
 
 from fanout import git, process, worktrees
 from fanout import workers as life
 from fanout.errors import usage
 from fanout.workers import Worker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def copy_files(top: str, worktree: str, paths: list[str]) -> dict[str, str]:

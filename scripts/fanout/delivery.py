@@ -10,10 +10,10 @@ import os
 import re
 import time
 from collections.abc import Callable, Generator
-from typing import NamedTuple
 
 from fanout import records
 from fanout.errors import ExitCode, SkillError, usage
+from fanout.fields import NamedTuple
 from fanout.harness import Harness, dialog_on_screen
 from fanout.output import plain_text
 from fanout.tmux import Pane, Server

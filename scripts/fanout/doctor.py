@@ -5,11 +5,15 @@ from __future__ import annotations
 import platform
 import re
 import sys
-from typing import Any, NamedTuple
 
 from fanout import git, harness, tmux
 from fanout.errors import ExitCode, SkillError
+from fanout.fields import NamedTuple
 from fanout.process import run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MINIMUM = {"git": (2, 39), "tmux": (3, 0), "bash": (3, 2)}
 VERSION_CALLS = {"git": ["git", "--version"], "tmux": ["tmux", "-V"], "bash": ["bash", "--version"]}

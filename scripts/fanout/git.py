@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 from fanout.errors import SkillError, missing, usage
+from fanout.fields import NamedTuple
 from fanout.process import Completed, clean_environment, run
 
 # A user's fsmonitor may answer late, and `gc` in the middle of a fan-out costs seconds.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fanout.errors import SkillError, missing, usage
+from fanout.fields import NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeGuard
+    from typing import Any, TypeGuard
 
 SKILL_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DEFAULT_MAPPING = os.path.join(SKILL_ROOT, "examples", "harness-kimi.json")

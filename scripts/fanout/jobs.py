@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import binascii
 import os
-from typing import Any, NamedTuple
 
 from fanout import records, worktrees
 from fanout import workers as life
 from fanout.errors import SkillError, usage
+from fanout.fields import NamedTuple
 from fanout.records import Event
 from fanout.workers import State, Worker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # What ends a job, and how.
 ENDINGS = {"completed": "completed", "error": "failed", "cancelled": "cancelled"}

@@ -6,9 +6,13 @@ import json
 import os
 import re
 import sys
-from typing import Any, NamedTuple
 
 from fanout.errors import ExitCode, SkillError
+from fanout.fields import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # CSI, OSC (ended by BEL or ST), other string controls, and two-byte escapes.
 ESCAPES = re.compile(

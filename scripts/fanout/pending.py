@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import NamedTuple
 
 from fanout import records
+from fanout.fields import NamedTuple
 from fanout.workers import Worker
 
 

@@ -6,9 +6,13 @@ import contextlib
 import errno
 import os
 import subprocess
-from typing import NamedTuple, NoReturn
 
 from fanout.errors import SkillError, missing
+from fanout.fields import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 # Where a repository is looked for must follow from the working directory alone: a hook or an
 # alias that runs this program exports locations of its own repository.

@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import time
-from typing import NamedTuple
 
+from fanout.fields import NamedTuple
 from fanout.process import run, start_logged
 
 

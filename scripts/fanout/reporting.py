@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 from fanout import records
 from fanout.errors import missing, usage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 KINDS = ("started", "progress", "heartbeat", "completed", "error")
 RUNS = ".worker-runs"

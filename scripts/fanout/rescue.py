@@ -6,11 +6,11 @@ import os
 import re
 import stat
 import time
-from typing import TYPE_CHECKING
 
 from fanout import git, records, worktrees
 from fanout.errors import SkillError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

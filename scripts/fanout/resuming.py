@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 from fanout import (
     delivery,
@@ -18,6 +17,7 @@ from fanout import (
 )
 from fanout import workers as life
 from fanout.errors import SkillError, refused
+from fanout.fields import NamedTuple
 from fanout.output import next_action
 from fanout.workers import Worker
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, NamedTuple
 
 from fanout import delivery, git, jobs, pending, steering
 from fanout import workers as life
 from fanout.delivery import Look, Outcome
 from fanout.errors import ExitCode, SkillError, refused
+from fanout.fields import NamedTuple
 from fanout.pending import Sending
 from fanout.starting import target_of, terminal_log, undelivered
 from fanout.workers import State, Worker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 LOCK_WAIT = 120.0
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import threading
 import time
-from typing import NamedTuple
 
 from fanout import (
     contract,
@@ -24,6 +23,7 @@ from fanout import (
 )
 from fanout import workers as life
 from fanout.errors import SkillError, refused, usage
+from fanout.fields import NamedTuple
 from fanout.harness import Harness
 from fanout.output import progress
 from fanout.workers import Worker

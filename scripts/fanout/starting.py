@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from typing import NamedTuple
 
 from fanout import contract, delivery, git, harness, jobs, pending, proctree, records, tmux
 from fanout import workers as life
 from fanout.errors import ExitCode, SkillError, refused
+from fanout.fields import NamedTuple
 from fanout.harness import Harness
 from fanout.output import progress
 from fanout.pending import Sending
@@ -125,14 +125,12 @@ def start_agents(
 
 
 def launch(common_dir: str, starts: list[Start], env: dict[str, str]) -> dict[str, Started]:
-    """Start the sessions, in one tmux call (or as few as the length of a message allows)."""
+    """Start the sessions, in one tmux call if none of them fails."""
     done: dict[str, Started] = {}
     variables = tmux.variable_names(env)
     queue = list(starts)
     while queue:
-        room = tmux.MESSAGE_LIMIT - len(" ".join(variables))
-        size = max(1, room // 1200)
-        chunk, queue = queue[:size], queue[size:]
+        chunk, queue = queue, []
         server = Server(("-L", chunk[0].worker.socket))
         launches = [launch_of(common_dir, start.worker) for start in chunk]
         answer = server.run(*tmux.launch_commands(launches, variables), env=env)
@@ -154,7 +152,7 @@ def launch(common_dir: str, starts: list[Start], env: dict[str, str]) -> dict[st
             failed = chunk[min(len(rows), len(chunk) - 1)].worker
             error = launch_error(failed.session, answer.error_text)
             done[failed.name] = Started(failed, delivery.Outcome(False, "", None, ""), error)
-            queue = chunk[len(rows) + 1 :] + queue
+            queue = chunk[len(rows) + 1 :]
     return done
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, NamedTuple
 
 from fanout import git, jobs, proctree, records, worktrees
 from fanout import workers as life
 from fanout.errors import ExitCode, SkillError, refused
+from fanout.fields import NamedTuple
 from fanout.output import plain_text
 from fanout.tmux import Pane, Server
 from fanout.workers import State, Worker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 LEAVE_WAIT = 3.0
 TERM_WAIT = 3.0

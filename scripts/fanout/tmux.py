@@ -6,15 +6,16 @@ import binascii
 import os
 import re
 import time
-from typing import NamedTuple
 
 from fanout.errors import SkillError, missing, usage
+from fanout.fields import NamedTuple
 from fanout.process import Completed, clean_environment, run
 from fanout.records import write_file
 
 CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tmux.conf")
 ANSWER_LIMIT = 30.0
-# A client sends one command sequence in one message of at most 16 KiB.
+# A client sends one command sequence in one message of at most 16 KiB; a longer one is read by
+# the server from a file, as one line: that too ends at the first command that fails.
 MESSAGE_LIMIT = 12_000
 # Two options act through their global value alone. A server that is not ours gets it back; what
 # was kept stays (-o) when an earlier sequence ended before that. A list is read item by item.
@@ -69,8 +70,35 @@ class Server(NamedTuple):
         """Run commands as one sequence in one client; the exit code is an answer."""
         # -u: without a UTF-8 locale tmux would print `_` for each tab and each wide character.
         argv = ["tmux", "-u", *self.address, "-f", CONFIG]
+        size = sum(len(os.fsencode(word)) + 1 for words in commands for word in (";", *words))
+        if stdin is None and size > MESSAGE_LIMIT:
+            return self.run_file(argv, commands, env)
         for number, command in enumerate(commands):
             argv += [";"] * (number > 0) + [argument(word) for word in command]
+        return self.run_argv(argv, stdin, env)
+
+    def run_file(
+        self, argv: list[str], commands: tuple[list[str], ...], env: dict[str, str] | None
+    ) -> Completed:
+        """Run a sequence that is too long for a message, from a file; its output comes here too."""
+        from tempfile import mkstemp
+
+        text = " ; ".join(" ".join(map(conf_quoted, command)) for command in commands) + "\n"
+        descriptor, path = mkstemp(prefix="agent-workers-", suffix=".conf")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(os.fsencode(text))
+            # A client looks for what starts a server only in its own words.
+            starts = any(command[0] == "new-session" for command in commands)
+            argv += ["start-server", ";"] if starts else []
+            return self.run_argv([*argv, "source-file", pattern_quoted(path)], None, env)
+        finally:
+            os.unlink(path)
+
+    def run_argv(
+        self, argv: list[str], stdin: bytes | None, env: dict[str, str] | None
+    ) -> Completed:
+        """Run one client, bounded."""
         try:
             return run(argv, stdin=stdin, env=env, timeout=ANSWER_LIMIT)
         except SkillError as error:
@@ -110,34 +138,20 @@ class Server(NamedTuple):
         """All panes, and the visible text of the wanted ones that exist, in one or two calls."""
         mark = f"=={os.urandom(8).hex()}=="
         listing = ["list-panes", "-a", "-F", PANE_FORMAT]
-        captures = [
-            command
-            for pane in wanted
-            for command in (["display-message", "-p", mark], ["capture-pane", "-p", "-t", pane])
-        ]
-        first = captures[: MESSAGE_LIMIT // 80 * 2]
-        done = self.run(listing, *first)
-        if done.code == 0 and len(first) == len(captures):
+        captures = [command for pane in wanted for command in captured(pane, mark)]
+        done = self.run(listing, *captures)
+        if done.code == 0:
             head, *texts = done.text.split(mark + "\n")
             panes = {pane.pane: pane for pane in map(parse_pane, lines_of(head))}
             return panes, dict(zip(wanted, texts, strict=True))
         panes = self.panes()
         present = [pane for pane in wanted if pane in panes]
         screens: dict[str, str] = {}
-        for chunk in chunks(present, MESSAGE_LIMIT // 80):
-            done = self.run(
-                *(
-                    command
-                    for pane in chunk
-                    for command in (
-                        ["display-message", "-p", mark],
-                        ["capture-pane", "-p", "-t", pane],
-                    )
-                )
-            )
+        if present:
+            done = self.run(*(c for pane in present for c in captured(pane, mark)))
             texts = done.text.split(mark + "\n")[1:]
             # A pane that went away meanwhile ends the sequence there.
-            screens.update(zip(chunk, texts, strict=False))
+            screens.update(zip(present, texts, strict=False))
         return panes, screens
 
     def paste(self, pane: str, text: bytes) -> None:
@@ -179,8 +193,7 @@ class Server(NamedTuple):
             if not wanted:
                 return
             # A session that ends by itself meanwhile ends the sequence: look again.
-            for chunk in chunks(wanted, MESSAGE_LIMIT // 150):
-                self.run(*(["kill-session", "-t", f"={session}"] for session in chunk))
+            self.run(*(["kill-session", "-t", f"={session}"] for session in wanted))
         raise SkillError("tmux-failed", f"tmux keeps the sessions {', '.join(wanted)}")
 
 
@@ -253,6 +266,16 @@ def variable_names(env: dict[str, str]) -> list[str]:
     return sorted(name for name in env if VARIABLE.fullmatch(name))
 
 
+def conf_quoted(word: str) -> str:
+    """A word as tmux takes it from a configuration file."""
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
+def pattern_quoted(path: str) -> str:
+    """A path for source-file, which takes its argument as a pattern."""
+    return re.sub(r"([*?\[\\])", r"\\\1", path)
+
+
 def argument(word: str) -> str:
     """A word as tmux takes it from an argument list: a trailing `;` would end the command."""
     return word[:-1] + "\\;" if word.endswith(";") else word
@@ -294,9 +317,9 @@ def is_ending(message: str) -> bool:
     return message in ("server exited", "server exited unexpectedly", "lost server")
 
 
-def chunks(items: list[str], size: int) -> list[list[str]]:
-    """The items in runs of at most `size`."""
-    return [items[start : start + size] for start in range(0, len(items), size)]
+def captured(pane: str, mark: str) -> tuple[list[str], list[str]]:
+    """The commands that print a mark and then a pane's visible text."""
+    return (["display-message", "-p", mark], ["capture-pane", "-p", "-t", pane])
 
 
 def socket_for(common_dir: str) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, NamedTuple
 
 from fanout import git, jobs, proctree, records, steering
 from fanout import workers as life
 from fanout.errors import ExitCode, SkillError
+from fanout.fields import NamedTuple
 from fanout.jobs import Job
 from fanout.workers import State, Worker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 ROUND = 0.2
 # Whatever files and processes say, tmux is asked so often.

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, NamedTuple
 
 from fanout import harness as harnesses
 from fanout import proctree, records
 from fanout.errors import SkillError, usage
+from fanout.fields import NamedTuple
 from fanout.harness import Harness
 from fanout.tmux import Pane, Server
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 RUNS = ".worker-runs"
 PARSED: list[Harness] = []

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
-from typing import TYPE_CHECKING, NamedTuple
 
 from fanout import git
 from fanout.errors import SkillError, refused, usage
+from fanout.fields import NamedTuple
 from fanout.process import Completed
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -632,6 +632,8 @@ def remove_tree(path: str) -> None:
         function(name)
 
     if os.path.lexists(path):
+        import shutil
+
         shutil.rmtree(path, onerror=make_writable)
 
 

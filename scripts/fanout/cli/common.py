@@ -6,13 +6,14 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
 
 from fanout.errors import ExitCode, Interrupted, SkillError, exit_code_table, usage
 from fanout.output import Answer, open_standard_streams, print_answer, say, shorten, write_out
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
+    from typing import Any, NoReturn
 
 SIGNALS = {
     signal.SIGINT: ExitCode.INTERRUPTED,

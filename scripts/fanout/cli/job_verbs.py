@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from typing import TYPE_CHECKING, Any
 
 from fanout.cli.common import read_prompt
 from fanout.cli.worker_verbs import own_command
 from fanout.errors import ExitCode, SkillError
 from fanout.output import Answer, next_action, plain_text, shorten, write_out
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from fanout.git import Repository
     from fanout.records import Event
 

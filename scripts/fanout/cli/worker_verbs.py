@@ -6,13 +6,15 @@ import argparse
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
 
 from fanout.cli.common import read_prompt, warn
 from fanout.errors import ExitCode, SkillError, refused, usage, worst
 from fanout.output import Answer, next_action, shorten
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from fanout.git import Repository
     from fanout.spawning import Request, Spawned
     from fanout.steering import View
