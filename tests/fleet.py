@@ -110,7 +110,7 @@ class Fleet(Case):
             self.known[name].end("stopped", "cancelled")
 
     def resume(self, name: str) -> None:
-        called = call(self.world, "resume", name, "--prompt", "go on")
+        called = call(self.world, "resume", name, "--prompt", "go on", "--settle", "0")
         if self.known[name].state == "running":
             assert (called.code, called.error) == (3, "still-running"), called
             return

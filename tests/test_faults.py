@@ -27,7 +27,7 @@ def test_killed_at_any_step_nothing_is_lost_or_doubled(verb: str, part: int) -> 
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_fifty_workers_stay_as_the_model_says_through_crashes(seed: int) -> None:
     done = subprocess.run(
         [sys.executable, str(PROGRAM.with_name("fleet.py")), str(seed)],

@@ -21,7 +21,6 @@ from fanout.fields import NamedTuple
 from fanout.output import next_action
 from fanout.workers import Worker
 
-SETTLE = 1.0
 GO_ON = "Your session was interrupted and has been started again. Go on with your task.\n"
 NEW_SESSION = """This is a new session: an earlier one worked in this worktree and ended. You know
 nothing of it but what is here. First look at `git log` and `git status`, then go on.
@@ -39,8 +38,10 @@ class Resumed(NamedTuple):
     error: SkillError | None
 
 
-def resume(repo: git.Repository, name: str, prompt: str | None) -> Resumed:
+def resume(repo: git.Repository, name: str, prompt: str | None, settle: float) -> Resumed:
     """Start a worker's agent again and give it a prompt, which opens a job.
+
+    It is watched for `settle` seconds.
 
     Raises SkillError: `still-running`, `worktree-unfit` (exit 3), `agent-missing` (exit 4).
     """
@@ -71,7 +72,7 @@ def resume(repo: git.Repository, name: str, prompt: str | None) -> Resumed:
             common, name, "resumed", job=job, launch=worker.launch, opens=True, before=before,
             conversation="same" if same else "new",
         )  # fmt: skip
-        start = starting.Start(worker, mapping, text, job, SETTLE, worker.ready_timeout, None)
+        start = starting.Start(worker, mapping, text, job, settle, worker.ready_timeout, None)
         started = starting.start_agents(repo, [start], {})[name]
         return conclude(common, started, job, same=same)
 

@@ -364,6 +364,13 @@ def add_resume(parser: Parser) -> None:
     """The options of `resume`."""
     parser.add_argument("name", metavar="NAME")
     add_prompt_options(parser)
+    parser.add_argument(
+        "--settle",
+        type=seconds,
+        default=1.0,
+        metavar="S",
+        help="watch the agent so long (default: 1)",
+    )
 
 
 def add_cleanup(parser: Parser) -> None:

@@ -125,7 +125,8 @@ def resume(repo: Repository, options: argparse.Namespace) -> Answer:
     from fanout.cli.worker_verbs import worker_fields
     from fanout.resuming import resume as resume_worker
 
-    done = resume_worker(repo, options.name, read_prompt(options.prompt, options.prompt_file))
+    prompt = read_prompt(options.prompt, options.prompt_file)
+    done = resume_worker(repo, options.name, prompt, options.settle)
     row = {
         **worker_fields(done.worker),
         "delivered": done.delivered,
