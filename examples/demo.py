@@ -213,8 +213,8 @@ def end_everything(demo: Demo) -> None:
         text=True,
         check=False,
     )
-    rows = json.loads(done.stdout)["data"]["workers"] if done.stdout else []
-    names = [row["name"] for row in rows]
+    answer: dict[str, Any] = json.loads(done.stdout) if done.stdout else {"data": {"workers": []}}
+    names = [row["name"] for row in answer["data"]["workers"]]
     if names:
         subprocess.run(
             [sys.executable, AGENT_WORKERS, "stop", *names],
