@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from world import World
+from world import SAMPLE_AGENT, World, wait_for
+
+IDLE = ("--prompt-mode", "none", "--settle", "0")
 
 
 def test_the_whole_life_of_a_worker(world: World) -> None:
@@ -13,3 +15,146 @@ def test_the_whole_life_of_a_worker(world: World) -> None:
     assert worker["base"] == base
     row = world.wait_state("w1", "running")
     assert row["worktree"] == str(world.tree("w1"))
+
+
+def test_one_worker_for_each_prompt_of_a_folder(world: World) -> None:
+    folder = world.root / "prompts"
+    folder.mkdir()
+    for name in ("api", "docs", "web"):
+        (folder / f"{name}.md").write_text(f"Task of {name}.\n@write {name}.txt x\n")
+    (folder / "notes.txt").write_text("not a prompt\n")
+    rows = world.ok("spawn", "--prompts-dir", str(folder), "--agent-cli", str(SAMPLE_AGENT))[
+        "workers"
+    ]
+    assert [(row["name"], row["ok"], row["error"]) for row in rows] == [
+        ("api", True, None),
+        ("docs", True, None),
+        ("web", True, None),
+    ]
+    assert all(row["worker"]["delivered"] for row in rows)
+    told = sorted(entry["prompt"].split("\n")[0] for entry in world.prompts())
+    assert told == ["Task of api.", "Task of docs.", "Task of web."]
+    assert sorted(world.sessions()) == [f"agent-worker-{n}" for n in ("api", "docs", "web")]
+
+
+def test_each_prompt_of_a_folder_is_decided_alone(world: World) -> None:
+    folder = world.root / "prompts"
+    folder.mkdir()
+    for name in ("bad", "good", "taken"):
+        (folder / f"{name}.md").write_text("Task.\n")
+    (folder / "bad.md").write_text("")
+    world.git("branch", "taken")
+    ran = world.run(
+        "spawn", "--prompts-dir", str(folder), "--agent-cli", str(SAMPLE_AGENT), *IDLE, "--json"
+    )
+    assert ran.code == 1
+    rows = {row["name"]: row for row in ran.data["workers"]}
+    assert rows["good"]["ok"] is True
+    assert rows["taken"]["error"]["code"] == "branch-taken"
+    assert rows["taken"]["worker"] is None
+    assert world.sessions()
+    assert {"good", "taken"} <= world.branches()
+    assert not world.tree("taken").exists()
+
+
+def test_a_folder_of_agents_that_only_ask_is_blocked_and_not_failed(world: World) -> None:
+    folder = world.root / "prompts"
+    folder.mkdir()
+    (folder / "a.md").write_text("Task.\n")
+    ran = world.run("spawn", "--prompts-dir", str(folder), *world.fake("trust"), "--json")
+    assert ran.code == 10
+    (row,) = ran.data["workers"]
+    assert (row["ok"], row["error"]["code"], row["worker"]["delivered"]) == (
+        False,
+        "agent-asks",
+        False,
+    )
+    assert world.status("a")["state"] == "waiting"
+
+
+def test_the_deadline_of_a_spawn_takes_it_back(world: World) -> None:
+    before = world.snapshot()
+    call = ["spawn", "w1", "--prompt", "x", *world.fake("slow", "60"), "--timeout", "1"]
+    assert world.refused(124, *call)["code"] == "deadline-passed"
+    assert world.snapshot() == before
+    assert not world.processes()
+
+
+def test_what_an_agent_did_before_the_deadline_is_kept(world: World) -> None:
+    agent = world.root / "bin" / "busy-agent"
+    agent.write_text("#!/bin/sh\necho made >made.txt\nexec sleep 600\n")
+    agent.chmod(0o755)
+    call = ["spawn", "w1", "--prompt", "x", "--agent-cli", "busy-agent"]
+    options = ["--prompt-mode", "argument", "--settle", "30", "--timeout", "2"]
+    error = world.refused(124, *call, *options)
+    assert "was kept" in error["hint"]
+    assert (world.tree("w1") / "made.txt").read_text() == "made\n"
+    assert world.status("w1")["dirty"] == 1
+
+
+def test_an_agent_that_fails_at_once_is_a_failed_spawn_unless_it_did_something(
+    world: World,
+) -> None:
+    """T30: three attempts leave nothing; work is never thrown away with a failure."""
+    before = world.snapshot()
+    for _ in range(3):
+        ran = world.spawn_fake("w1", "exit", prompt="3")
+        assert (ran.code, ran.error["code"]) == (1, "agent-ended")
+    assert world.snapshot() == before
+    for mode in ("commit", "dirty"):
+        call = ["spawn", mode, "--prompt", "x", *world.fake(mode), "--prompt-mode", "none"]
+        assert world.ok(*call)["worker"]["delivered"] is False
+        row = world.status(mode)
+        assert (row["state"], row["exit_code"]) == ("exited", 3)
+
+
+def test_spawn_from_a_linked_worktree_starts_at_the_callers_head(world: World) -> None:
+    """W57."""
+    world.spawn("w1", "x", *IDLE)
+    ahead = world.commit("ahead", world.tree("w1"))
+    worker = world.spawn("w2", "x", *IDLE, cwd=world.tree("w1"))
+    assert worker["base"] == ahead
+    assert worker["worktree"] == str(world.tree("w2"))
+    assert worker["integration_branch"] == "refs/heads/w1"
+    assert world.git("merge-base", "w2", "main") != ahead
+
+
+def test_dry_run_says_what_would_be_made_and_makes_nothing(world: World) -> None:
+    before = world.snapshot()
+    plan = world.ok(
+        "spawn", "w1", "--prompt", "Task.", "--agent-cli", str(SAMPLE_AGENT), "--dry-run"
+    )["worker"]
+    assert plan["worktree"] == str(world.tree("w1"))
+    assert plan["prompt"].startswith("Task.\n")
+    assert "Working agreement" in plan["prompt"]
+    assert world.snapshot() == before
+    assert not (world.repo / ".git" / "agent-workers" / "workers").exists()
+    world.git("branch", "w1")
+    call = ["spawn", "w1", "--prompt", "Task.", "--agent-cli", str(SAMPLE_AGENT), "--dry-run"]
+    assert world.refused(3, *call)["code"] == "branch-taken"
+
+
+def test_the_contract_names_what_the_worker_must_know(world: World) -> None:
+    world.spawn("w1", "Task.", "--owns", "src/**", "--owns", "docs/a b.md")
+    (told,) = world.prompts()
+    for words in (str(world.tree("w1")), "branch w1", "src/**, docs/a b.md", "AGENT_WORKER_EVENT"):
+        assert words in told["prompt"]
+    assert ".worker-runs/changelog/w1.md" in told["prompt"]
+    world.spawn("w2", "Only this.\n", "--no-contract")
+    assert world.prompts()[-1]["prompt"] == "Only this.\n"
+
+
+def test_a_given_variable_reaches_the_agent_whatever_its_size(world: World) -> None:
+    """T14; a tmux client would drop what does not fit into one of its messages."""
+    agent = world.root / "bin" / "env-agent"
+    agent.write_text(
+        '#!/bin/sh\nprintf %s "$BIG" >"$WORLD/big"\n'
+        'printf %s "$SMALL" >"$WORLD/small"\nexec sleep 600\n'
+    )
+    agent.chmod(0o755)
+    big = "x" * 60_000
+    call = ["spawn", "w1", "--prompt", "x", "--agent-cli", "env-agent", *IDLE]
+    world.ok(*call, "--env", f"BIG={big}", "--env", "SMALL=a b'c\n$d")
+    wait_for(lambda: (world.root / "small").exists(), "the agent ran")
+    assert (world.root / "big").read_text() == big
+    assert (world.root / "small").read_text() == "a b'c\n$d"

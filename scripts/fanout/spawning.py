@@ -25,7 +25,7 @@ from fanout import workers as life
 from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
 from fanout.harness import Harness
-from fanout.output import progress
+from fanout.output import progress, say
 from fanout.workers import Worker
 
 LOCK_WAIT = 60.0
@@ -90,9 +90,12 @@ def spawn_all(repo: git.Repository, requests: list[Request]) -> list[Spawned]:
                     done[request.name] = conclude(repo, request, started[request.name])
                     del made[request.name]
         except BaseException:
-            # A signal or a fault: what is not concluded is taken back.
+            # A signal or a fault: what is not concluded is taken back, each as far as it goes.
             for worker in made.values():
-                takeback.take_back(repo, worker)
+                try:
+                    takeback.take_back(repo, worker)
+                except (SkillError, OSError) as error:
+                    say(f"{worker.name} was not taken back: {error}")
             raise
     return [done[request.name] for request in requests]
 

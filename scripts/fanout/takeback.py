@@ -66,7 +66,10 @@ def changed_since(path: str, moment: int) -> bool:
 
 def taken_back(repo: git.Repository, worker: Worker, error: SkillError) -> SkillError:
     """Take back what a failed spawn made; the error tells where that was not possible."""
-    kept = take_back(repo, worker)
+    try:
+        kept = take_back(repo, worker)
+    except (SkillError, OSError) as trouble:
+        kept = f"it could not be taken back ({trouble}); run the same spawn again to do that"
     if kept is not None:
         error.hint = f"{kept}\n{error.hint}".strip()
     return error

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fanout.spawning import Request, Spawned
     from fanout.steering import View
     from fanout.workers import Worker
+    from fanout.worktrees import Status
 
 PROG = "agent_workers.py"
 ENTRY = os.path.join(
@@ -79,7 +80,7 @@ def spawn(repo: Repository, options: argparse.Namespace) -> Answer:
         worker = None
         if result.worker is not None:
             worker = worker_json(result)
-            worker["lacks"] = copies.lacking(status, repo.top, result.worker.worktree)
+            worker["lacks"] = lacks_of(repo, status, result.worker.worktree)
             texts.append(worker_text(result, worker["lacks"]))
         error = result.error.to_json() if result.error else None
         rows.append(
@@ -90,19 +91,30 @@ def spawn(repo: Repository, options: argparse.Namespace) -> Answer:
         code = error.exit_code if error else ExitCode.DONE
         data = {"worker": rows[0]["worker"], **(error.data if error else {})}
         return Answer("spawn", "\n".join(texts), data, code, error, spawn_actions(repo, results))
-    failed = [row for row in rows if not row["ok"]]
-    for row in failed:
-        texts.append(f"{row['name']}: {row['error']['message']}\n  {row['error']['hint']}".rstrip())
+    errors = {result.name: result.error for result in results if result.error is not None}
+    texts += [f"{name}: {e.message}\n  {e.hint}".rstrip() for name, e in errors.items()]
     error = None
-    if failed:
-        names = ", ".join(row["name"] for row in failed)
-        error = SkillError(
-            "spawn-failed", f"{len(failed)} of {len(rows)} workers were not started well: {names}"
-        )
-    code = ExitCode.FAILED if failed else ExitCode.DONE
+    code = ExitCode.DONE
+    if errors:
+        # An agent that asks is no failure: it is there, and a person must answer it.
+        blocked = all(e.exit_code == ExitCode.BLOCKED for e in errors.values())
+        code = ExitCode.BLOCKED if blocked else ExitCode.FAILED
+        message = f"{len(errors)} of {len(rows)} workers were not started well: "
+        error = SkillError("spawn-failed", message + ", ".join(errors), exit_code=code)
     return Answer(
         "spawn", "\n".join(texts), {"workers": rows}, code, error, spawn_actions(repo, results)
     )
+
+
+def lacks_of(repo: Repository, status: Status, worktree: str) -> dict[str, Any]:
+    """What a new tree lacks; a question that cannot be answered is no fault of the spawn."""
+    from fanout.copies import lacking
+
+    try:
+        return lacking(status, repo.top, worktree)
+    except SkillError as error:
+        warn(f"what {worktree!r} lacks is not known: {error.message}")
+        return {}
 
 
 def worker_json(result: Spawned) -> dict[str, Any]:
