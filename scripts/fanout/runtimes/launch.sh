@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2154
 # Runs one agent in its worktree and records how it ended. The lines above set: "$@", the agent's
 # argument list, and record, worktree, launch, keep.
 
