@@ -87,6 +87,11 @@ class Demo:
         """Run agent_workers.py."""
         return self.run(sys.executable, AGENT_WORKERS, *words, quiet=quiet)
 
+    def reports(self, name: str) -> list[str]:
+        """The kinds of the events of one worker."""
+        answer = json.loads(self.workers("events", name, "--json", quiet=True))
+        return [row["event"] for row in answer["data"]["events"]]
+
     def jobs(self) -> dict[str, dict[str, Any]]:
         """The newest job of each worker."""
         answer = json.loads(self.workers("status", "--no-files", "--json", quiet=True))
@@ -160,7 +165,7 @@ def play(demo: Demo) -> None:
     demo.workers("capture", "greeting", "--lines", "8")
 
     step("One of them gets a follow-up")
-    wait_until(lambda: demo.jobs()["docs"]["last_event"] == "progress", "docs reports progress")
+    wait_until(lambda: "progress" in demo.reports("docs"), "docs reports progress")
     follow_up = os.path.join(demo.root, "docs-followup.md")
     with open(follow_up, "w", encoding="utf-8") as file:
         file.write(FOLLOW_UP)
@@ -223,6 +228,10 @@ def end_everything(demo: Demo) -> None:
             capture_output=True,
             check=False,
         )
+    for folder, _, sockets in os.walk(demo.env["TMUX_TMPDIR"]):
+        for socket in sockets:
+            words = ["tmux", "-S", os.path.join(folder, socket), "kill-server"]
+            subprocess.run(words, env=demo.env, capture_output=True, check=False)
     shutil.rmtree(demo.env["TMUX_TMPDIR"], ignore_errors=True)
 
 

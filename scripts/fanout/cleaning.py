@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # What --discard cannot save, so it does not overrule it.
 ALWAYS = frozenset(
     [
+        "branch-replaced",
         "busy",
         "running",
         "live-process",
@@ -192,6 +193,10 @@ def examine_one(
     worker = case.worker
     tip = heads.get(worker.branch_ref)
     merged, reasons = integration_reasons(repo.common_dir, worker, tip, heads, choice)
+    target = git.symbolic_target(repo.common_dir, worker.branch_ref)
+    if target is not None:
+        # Whatever is done to this branch would be done to another one.
+        reasons.append(Stake("branch-replaced", [f"{worker.branch_ref} stands for {target}"]))
     if worker.phase == "spawning":
         reasons.append(
             Stake("spawn-unfinished", [f"run spawn {worker.name} again to take it back"])
@@ -368,11 +373,12 @@ def set_aside(repo: git.Repository, case: Case) -> list[Stake]:
     place = worktrees.aside_path(case.worker.worktree)
     if os.path.lexists(place):
         return [Stake("worktree-replaced", [place])]
-    life.save(repo.common_dir, case.worker._replace(phase="removing"))
     try:
+        life.save(repo.common_dir, case.worker._replace(phase="removing"))
         os.rename(case.worker.worktree, place)
     except OSError as error:
-        life.save(repo.common_dir, case.worker._replace(phase="live"))
+        with contextlib.suppress(OSError):
+            life.save(repo.common_dir, case.worker._replace(phase="live"))
         return [trouble(error)]
     return []
 
@@ -511,7 +517,7 @@ def delete_branches(common_dir: str, gone: list[Gone]) -> list[Gone]:
     wanted = [each for each in gone if each.wanted]
     if not wanted:
         return gone
-    lines = [f"delete {e.case.worker.branch_ref} {e.case.tip}\n" for e in wanted]
+    lines = [f"option no-deref\ndelete {e.case.worker.branch_ref} {e.case.tip}\n" for e in wanted]
     done = git.git(common_dir, "update-ref", "--stdin", stdin="".join(lines).encode())
     return [
         each._replace(

@@ -13,6 +13,8 @@ SAFE_CONFIG = [
     *("-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false"),
     # A looser comparison could hide an edit that keeps a file's size.
     *("-c", "core.trustctime=true", "-c", "core.checkStat=default"),
+    # A repository that was copied from another kind of disk takes `A` for `a`.
+    *("-c", "core.ignoreCase=false"),
 ]
 MARK = "--agent-workers-mark"
 QUESTIONS = 9
@@ -40,7 +42,14 @@ class Repository(NamedTuple):
 
 def git_environment() -> dict[str, str]:
     """The environment for git: no terminal prompts, no locks taken only to refresh an index."""
-    return {**clean_environment(), "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+    return {
+        **clean_environment(),
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",
+        # What counts as merged must be so in the real history, not in one that was grafted.
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_GRAFT_FILE": os.devnull,
+    }
 
 
 def git(
@@ -177,6 +186,12 @@ def branch_heads(repo_dir: str) -> dict[str, str]:
     return {ref: commit for commit, ref in rows}
 
 
+def symbolic_target(repo_dir: str, ref: str) -> str | None:
+    """The ref that a symbolic ref stands for, or None for one that holds a commit itself."""
+    done = git(repo_dir, "symbolic-ref", "-q", ref)
+    return done.text.strip() if done.code == 0 else None
+
+
 def ref_commit(repo_dir: str, ref: str) -> str | None:
     """The commit id of a full ref, or None when there is no such ref."""
     done = git(repo_dir, "rev-parse", "--verify", "--quiet", ref + "^{commit}")
@@ -193,7 +208,7 @@ def is_ancestor(repo_dir: str, ancestor: str, descendant: str) -> bool:
 
 def delete_branch(repo_dir: str, branch: str, expected: str) -> None:
     """Delete a local branch if it still is where it was found. Raises SkillError `git-failed`."""
-    require_git(repo_dir, "update-ref", "-d", "refs/heads/" + branch, expected)
+    require_git(repo_dir, "update-ref", "--no-deref", "-d", "refs/heads/" + branch, expected)
 
 
 def current_ref(worktree: str) -> tuple[str | None, str]:

@@ -53,7 +53,9 @@ class Job(NamedTuple):
 def job_of(events: list[Event], state: State) -> Job:
     """The newest job, as far as events and the process's end tell."""
     opening = next((e for e in reversed(events) if e.data.get("opens")), None)
-    last = events[-1].event if events else None
+    # A prompt is recorded as delivered when that is proved, often after the agent's first report.
+    telling = [e for e in events if e.event != "delivered" or e.data.get("opens")]
+    last = (telling or events)[-1].event if events else None
     if opening is None:
         return Job(None, "open", last, "", "", state.exit_code, False, {})
     mine = [event for event in events if event.job == opening.job]

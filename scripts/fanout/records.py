@@ -74,8 +74,16 @@ def worker_dir(common_dir: str, name: str) -> str:
 
 
 def make_dir(path: str) -> None:
-    """Make a private folder, with its parents."""
-    os.makedirs(path, mode=0o700, exist_ok=True)
+    """Make a private folder; so are those of its parents that have to be made."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    if parent != path:
+        make_dir(parent)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    if not os.path.isdir(path):
+        raise FileExistsError(17, "not a folder", path)
 
 
 def worker_names(common_dir: str) -> list[str]:

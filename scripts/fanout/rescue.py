@@ -113,7 +113,9 @@ def write_tree(root: str, files: list[str], scratch: str) -> str:
         mode = os.lstat(full).st_mode
         if stat.S_ISLNK(mode):
             target = os.fsencode(os.readlink(full))
-            blob = git.require_git(root, "hash-object", "-w", "--stdin", stdin=target).text.strip()
+            blob = git.require_git(
+                root, "hash-object", "-w", "--stdin", stdin=target, env=worktrees.at(root)
+            ).text.strip()
             lines.append(f"120000 {blob} 0\t".encode() + os.fsencode(path))
         elif stat.S_ISREG(mode):
             plain.append(path)
@@ -125,6 +127,7 @@ def write_tree(root: str, files: list[str], scratch: str) -> str:
         "--no-filters",
         "--stdin-paths",
         stdin=b"".join(worktrees.quoted(path) + b"\n" for path in plain),
+        env=worktrees.at(root),
     )
     blobs = done.text.split()
     if len(blobs) != len(plain):
@@ -136,7 +139,7 @@ def write_tree(root: str, files: list[str], scratch: str) -> str:
 
 def tree_of(root: str, lines: list[bytes], scratch: str) -> str:
     """Write lines for `update-index --index-info` as a tree object; returns its id."""
-    env = {"GIT_INDEX_FILE": scratch}
+    env = {**worktrees.at(root), "GIT_INDEX_FILE": scratch}
     git.require_git(root, "read-tree", "--empty", env=env)
     git.require_git(root, "update-index", "-z", "--index-info", stdin=b"\0".join(lines), env=env)
     return git.require_git(root, "write-tree", env=env).text.strip()
@@ -153,11 +156,13 @@ def save_index(root: str, scratch: str) -> str:
 
     An index with conflicts is no tree: then each stage of it is a folder, `0` to `3`.
     """
-    if not git.require_git(root, "ls-files", "-u", "-z").stdout:
-        tree = git.require_git(root, "write-tree").text.strip()
+    if not git.require_git(root, "ls-files", "-u", "-z", env=worktrees.at(root)).stdout:
+        tree = git.require_git(root, "write-tree", env=worktrees.at(root)).text.strip()
         return commit_tree(root, tree, [], "Index of the worker before its removal")
     lines: list[bytes] = []
-    for row in git.require_git(root, "ls-files", "-s", "-z").stdout.split(b"\0"):
+    for row in git.require_git(root, "ls-files", "-s", "-z", env=worktrees.at(root)).stdout.split(
+        b"\0"
+    ):
         if row:
             info, _, path = row.partition(b"\t")
             mode, blob, stage = info.split(b" ")

@@ -127,8 +127,13 @@ def prompt_text(common_dir: str, worker: Worker, prompt: str | None, *, same: bo
     """What the agent is told: the caller's prompt, and what it must know of its situation."""
     if same:
         return prompt if prompt is not None else GO_ON
-    told = prompt if prompt is not None else jobs.read_prompt(common_dir, worker.name, "0001")
-    return NEW_SESSION + (told or GO_ON)
+    if prompt is not None:
+        return NEW_SESSION + prompt
+    job = jobs.job_of(life.read_events(common_dir, worker), life.State("exited"))
+    if job.state == "completed":
+        # To give a task that is done once more would have it done twice.
+        return NEW_SESSION + GO_ON
+    return NEW_SESSION + (jobs.read_prompt(common_dir, worker.name, "0001") or GO_ON)
 
 
 def fresh_start(

@@ -168,13 +168,14 @@ def begin(
         number = jobs.new_prompt(common_dir, worker.name, prompt)
     opens = job is None
     sending = Sending(worker.launch, job or number, number, opens, screen, None, [])
+    # First of all: where it cannot be written, nothing is begun.
+    life.write_card(worker, sending.job)
     pending.write(common_dir, worker, sending)
     if opens:
         life.record_event(
             common_dir, worker.name, "delivered",
             job=number, prompt=number, delivered=False, opens=True, before=jobs.snapshot(worker),
         )  # fmt: skip
-    life.write_card(worker, sending.job)
     return sending
 
 

@@ -219,7 +219,6 @@ def reserve(repo: git.Repository, request: Request, made: dict[str, Worker]) -> 
         worktrees.require_free_place(repo, request.worktree)
         worktrees.require_free_branch(repo, request.branch)
         exclude_runs(common)
-        records.make_dir(folder)
         worker = Worker(
             name=request.name,
             phase="spawning",
@@ -249,7 +248,12 @@ def reserve(repo: git.Repository, request: Request, made: dict[str, Worker]) -> 
             ready_timeout=request.ready_timeout,
             created_at=records.now(),
         )
-        life.save(common, worker)
+        try:
+            records.make_dir(folder)
+            life.save(common, worker)
+        except OSError:
+            worktrees.remove_tree(folder)
+            raise
         made[request.name] = worker
         admin = worktrees.add_worktree(repo, request.worktree, request.branch, request.base)
     # Links in the path are resolved once; later every command demands this very path.

@@ -124,7 +124,7 @@ def read_trees(common_dir: str, workers: list[Worker]) -> dict[str, worktrees.St
         while queue and len(running) < at_once:
             worker = queue.pop()
             argv = ["git", *git.SAFE_CONFIG, *worktrees.status_arguments(ignored=False)]
-            environment = git.git_environment()
+            environment = {**git.git_environment(), **worktrees.at(worker.worktree)}
             if needs_refresh(worker):
                 environment["GIT_OPTIONAL_LOCKS"] = "1"
             running.append((worker, start(argv, cwd=worker.worktree, env=environment), argv))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 
 from fanout import harness as harnesses
 from fanout import proctree, records
-from fanout.errors import SkillError, usage
+from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
 from fanout.harness import Harness
 from fanout.tmux import Pane, Server
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 RUNS = ".worker-runs"
+# What an agent may report, in which form, and what its reports may not state.
+REPORTS = frozenset(["started", "progress", "heartbeat", "completed", "error"])
+TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z")
+JOB = re.compile(r"\d{4,9}")
+RESERVED = frozenset(["opens", "before", "launch", "exit_code", "by"])
 PARSED: list[Harness] = []
 
 
@@ -194,9 +200,23 @@ def read_logs(common_dir: str, worker: Worker) -> Logs:
     """A worker's logs. The launcher's comes first: what an agent says stands before its exit."""
     folder = records.worker_dir(common_dir, worker.name)
     exits, _ = records.read_events(f"{folder}/exits.jsonl")
-    reports, _ = records.read_events(worker.events_file)
+    reports = [trusted(e) for e in records.read_events(worker.events_file)[0] if is_report(e)]
     ours, _ = records.read_events(f"{folder}/events.jsonl")
     return Logs(exits, reports, ours)
+
+
+def is_report(event: records.Event) -> bool:
+    """Whether a line in an agent's own log is a report: agents may write anything there."""
+    if event.event not in REPORTS or TIMESTAMP.fullmatch(event.at) is None:
+        return False
+    return event.job is None or JOB.fullmatch(event.job) is not None
+
+
+def trusted(event: records.Event) -> records.Event:
+    """A report without the facts that only the coordinator and the launcher may state."""
+    if RESERVED.isdisjoint(event.data):
+        return event
+    return event._replace(data={k: v for k, v in event.data.items() if k not in RESERVED})
 
 
 def read_events(common_dir: str, worker: Worker) -> list[records.Event]:
@@ -213,16 +233,32 @@ def exit_record(common_dir: str, worker: Worker) -> int | None:
 def exit_code_in(exits: list[records.Event], worker: Worker) -> int | None:
     """The exit status of the newest start in the launcher's log, or None."""
     for event in reversed(exits):
-        if event.data.get("launch") == worker.launch:
-            return int(event.data["exit_code"])
+        code = event.data.get("exit_code")
+        if event.data.get("launch") == worker.launch and type(code) is int:
+            return code
     return None
 
 
 def write_card(worker: Worker, job: str) -> None:
     """Leave in the worktree which worker and job it belongs to, for the agent's reports."""
     folder = os.path.join(worker.worktree, RUNS)
-    records.make_dir(folder)
-    records.write_json(os.path.join(folder, "worker.json"), {"worker": worker.name, "job": job})
+    path = os.path.join(folder, "worker.json")
+    if os.path.islink(folder) or os.path.isdir(path) or os.path.realpath(folder) != folder:
+        raise runs_replaced(folder)
+    try:
+        records.make_dir(folder)
+        records.write_json(path, {"worker": worker.name, "job": job})
+    except (FileExistsError, NotADirectoryError) as error:
+        raise runs_replaced(folder) from error
+
+
+def runs_replaced(folder: str) -> SkillError:
+    """An agent has put something else where its card belongs."""
+    return refused(
+        "runs-replaced",
+        f"{folder!r} is not the folder that was made there",
+        "look at it and move it away; nothing was typed",
+    )
 
 
 # --- State ----------------------------------------------------------------------------------
@@ -272,6 +308,8 @@ def state_of(
             return State("stopped", pane.dead_status if pane else None)
         if pane is not None:
             return State("exited", pane.dead_status, "its launcher was killed")
+        if proctree.tree([], worker.mark):
+            return State("unknown", detail="its agent lives, but its session cannot be reached")
         return State("gone", detail="its tmux session is no longer there")
     text = screens.get(pane.pane, "")
     dialog = harnesses.dialog_on_screen(worker.harness, text, pane.title)
@@ -342,10 +380,10 @@ def launch_script(
     lines = [f"# Starts the agent of worker {worker.name}."]
     lines += [f"export {name}={quote(value)}" for name, value in variables.items()]
     lines += [
-        f"record={quote(record)}",
-        f"worktree={quote(worker.worktree)}",
-        f"launch={quote(worker.launch)}",
-        f"keep={quote(' '.join(keep))}",
+        f"_aw_record={quote(record)}",
+        f"_aw_worktree={quote(worker.worktree)}",
+        f"_aw_launch={quote(worker.launch)}",
+        f"_aw_keep={quote(' '.join(keep))}",
         "set -- " + " ".join(map(quote, worker.argv)),
     ]
     return os.fsencode("\n".join(lines) + "\n" + fixed)

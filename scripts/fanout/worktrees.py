@@ -170,7 +170,13 @@ def status_arguments(*, ignored: bool) -> list[str]:
 
 def read_status(worktree: str, *, ignored: bool = False) -> Status:
     """What is changed in a worktree. Raises SkillError `git-failed`."""
-    return parse_status(git.require_git(worktree, *status_arguments(ignored=ignored)))
+    done = git.require_git(worktree, *status_arguments(ignored=ignored), env=at(worktree))
+    return parse_status(done)
+
+
+def at(worktree: str) -> dict[str, str]:
+    """What makes git look at this very tree, whatever `core.worktree` says."""
+    return {"GIT_WORK_TREE": worktree}
 
 
 def parse_status(done: Completed) -> Status:
@@ -236,7 +242,7 @@ def stakes(
     `base` is the commit that the tree started from: what it pins is known elsewhere. Raises
     SkillError `git-failed` or `unreadable` when the tree cannot be read: unknown is not clean.
     """
-    found = file_stakes(worktree, admin_dir, base, ours, {})
+    found = file_stakes(worktree, admin_dir, base, ours, at(worktree))
     current, commit = git.current_ref(worktree)
     if current != branch_ref:
         if current is not None:

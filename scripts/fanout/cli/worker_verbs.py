@@ -248,6 +248,8 @@ def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Reques
                 f"--env {pair[:80]!r} is not K=V",
                 "use a name of letters, digits and '_'",
             )
+        if key.startswith("AGENT_WORKER_"):
+            raise usage("invalid-env", f"{key} is set by spawn itself", "use another name")
         env[key] = value
     if "\0" in options.session_prefix or not records.NAME.fullmatch("a" + options.session_prefix):
         raise usage(
@@ -470,12 +472,15 @@ def attach(repo: Repository, options: argparse.Namespace) -> Answer:
     from fanout.process import become
 
     worker = workers.load(repo.common_dir, options.name)
-    if workers.own_pane(worker, worker.server.panes()) is None:
+    pane = workers.own_pane(worker, worker.server.panes())
+    if pane is None:
         raise refused(
             "no-pane",
             f"the tmux session of {worker.name!r} is no longer there",
             "see capture --log",
         )
+    # A person may have renamed the session.
+    worker = worker._replace(session=pane.session)
     data = {"name": worker.name, "attach": worker.attach_command}
     if options.print or options.json:
         return Answer("attach", worker.attach_command, data)
@@ -541,7 +546,12 @@ def cleanup(repo: Repository, options: argparse.Namespace) -> Answer:
     if kept and not options.merged:
         error = SkillError(
             "cleanup-refused",
-            "kept, because something would be lost: " + ", ".join(result.name for result in kept),
+            (
+                "kept, another command works on them: "
+                if is_busy(kept)
+                else "kept, see the reasons: "
+            )
+            + ", ".join(result.name for result in kept),
             "see the reasons; integrate the work, stop the agent, or save it with --discard",
             exit_code=ExitCode.BUSY if is_busy(kept) else ExitCode.REFUSED,
         )
