@@ -95,7 +95,7 @@ def test_a_users_server_is_worked_with_and_left_as_it_was(world: World) -> None:
     session = f"={worker['session']}:"
     show = ["show-options", "-A", "-v", "-t", session]
     assert tmux_of(world, "mine", *show, "detach-on-destroy") == "on"
-    world.ok("send", "w1", "--prompt", "@exit 5")
+    world.ok("send", "w1", "--prompt", "@sleep 1\n@exit 5")
     row = world.wait_state("w1", "exited")
     assert row["exit_code"] == 5
     assert "second" in capture(world, "w1").splitlines()

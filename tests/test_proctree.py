@@ -96,7 +96,7 @@ def carriers(mark: str) -> set[int]:
 )
 def test_a_command_may_hold_parentheses_spaces_and_any_byte(command: bytes) -> None:
     found = parse_stat(12, stat_line(12, command))
-    assert found == Process(12, 17, "4242", command.decode("utf-8", "replace"))
+    assert found == Process(12, 17, "4242", command.decode("utf-8", "replace"), 7)
 
 
 def test_a_zombie_is_dead_and_a_torn_line_is_nothing() -> None:
@@ -298,3 +298,17 @@ def test_a_logged_command_is_bounded_together_with_what_it_started(
     assert time.monotonic() - began < 30
     assert log.read_text() == "hi\nbegun\n"
     assert tree([], marked.mark) == []
+
+
+def test_what_is_in_the_session_of_a_root_belongs_to_it_without_mark_or_parent(
+    marked: Marked,
+) -> None:
+    """A process in the middle of its exec shows no environment; here it never has one."""
+    root = marked.launch("setsid", "sh", "-c", "env -i sleep 611 & sleep 611 & exec sleep 611")
+    wait_for(lambda: len(tree([root.pid], "NONE=1")) == 3, "all three")
+    leader = root.pid
+    (orphan,) = [p for p in tree([leader], "NONE=1") if p.pid not in carriers(marked.mark)]
+    assert orphan.session == leader
+    assert end_tree([leader], marked.mark, grace=2.0) == []
+    assert start_time(orphan.pid) != orphan.started
+    root.wait(5)

@@ -18,6 +18,7 @@ class Process(NamedTuple):
     parent: int
     started: str
     command: str
+    session: int = 0
 
     @property
     def identity(self) -> tuple[int, str]:
@@ -41,14 +42,14 @@ def parse_stat(pid: int, stat: bytes) -> Process | None:
     """A line of /proc/PID/stat; None for a zombie, which is dead but not yet collected.
 
     The command stands in parentheses and may hold any byte, so fields count from the last one
-    (proc(5): 3 state, 4 ppid, 22 starttime).
+    (proc(5): 3 state, 4 ppid, 6 session, 22 starttime).
     """
     head, _, tail = stat.rpartition(b")")
     fields = tail.split()
     if len(fields) < 20 or fields[0] in (b"Z", b"X"):
         return None
     command = head.partition(b"(")[2].decode("utf-8", "replace")
-    return Process(pid, int(fields[1]), fields[19].decode(), command)
+    return Process(pid, int(fields[1]), fields[19].decode(), command, int(fields[3]))
 
 
 def processes() -> list[Process]:
@@ -93,10 +94,14 @@ def trees(wanted: list[tuple[list[int], str]]) -> list[list[Process]]:
     """`tree` for several pairs of roots and mark, with one look at all processes."""
     everything = [p for p in processes() if p.pid != os.getpid()]
     marked = marked_pids({mark for _, mark in wanted})
-    return [
-        descendants(everything, (set(roots) | marked[mark]) - {os.getpid()})
-        for roots, mark in wanted
-    ]
+    found: list[list[Process]] = []
+    for roots, mark in wanted:
+        # A root leads a session of its own; what is in it may be in the middle of an exec, where
+        # it shows no environment, with a parent that is gone.
+        inside = {p.pid for p in everything if p.session in roots}
+        pids = (set(roots) | inside | marked[mark]) - {os.getpid()}
+        found.append(descendants(everything, pids))
+    return found
 
 
 def descendants(everything: list[Process], pids: set[int]) -> list[Process]:
