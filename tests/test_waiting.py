@@ -97,7 +97,7 @@ def test_any_is_decided_by_the_first_to_end(world: World) -> None:
 
 def test_until_started_ends_with_the_first_report(world: World) -> None:
     spawn_idle(world, "a")
-    waiting = world.start("wait", "--until", "started", "--json")
+    waiting = world.start("wait", "a", "--until", "started", "--json")
     assert still_waits(waiting)
     report(world, "a", "started")
     code, answer = ended(waiting)
@@ -134,7 +134,7 @@ def test_an_agent_that_dies_without_a_word_is_noticed(world: World) -> None:
     """A launcher that is killed writes no record; the process itself is watched."""
     spawn_idle(world, "a")
     record = json.loads((world.record("a") / "worker.json").read_text())
-    waiting = world.start("wait", "--json")
+    waiting = world.start("wait", "a", "--json")
     assert still_waits(waiting)
     os.kill(record["pane_pid"], signal.SIGKILL)
     code, answer = ended(waiting)
@@ -144,7 +144,7 @@ def test_an_agent_that_dies_without_a_word_is_noticed(world: World) -> None:
 
 def test_a_dead_tmux_server_makes_a_worker_gone_and_its_job_failed(world: World) -> None:
     spawn_idle(world, "a")
-    waiting = world.start("wait", "--json")
+    waiting = world.start("wait", "a", "--json")
     assert still_waits(waiting)
     # HUP is what the panes get; a launcher that outlived it would record the exit.
     for pid, command in world.processes().items():
@@ -158,7 +158,7 @@ def test_a_dead_tmux_server_makes_a_worker_gone_and_its_job_failed(world: World)
 
 def test_wait_may_be_killed_and_started_again(world: World) -> None:
     spawn_idle(world, "a")
-    first = world.start("wait", "--json")
+    first = world.start("wait", "a", "--json")
     assert still_waits(first)
     first.kill()
     first.communicate()
@@ -168,7 +168,7 @@ def test_wait_may_be_killed_and_started_again(world: World) -> None:
 
 def test_wait_is_interrupted_with_130(world: World) -> None:
     spawn_idle(world, "a")
-    waiting = world.start("wait", "--json")
+    waiting = world.start("wait", "a", "--json")
     assert still_waits(waiting)
     waiting.send_signal(signal.SIGINT)
     assert ended(waiting)[0] == 130
@@ -250,7 +250,7 @@ def test_a_worker_that_is_cleaned_up_while_it_is_waited_for_is_gone(world: World
 
 def test_a_report_is_noticed_within_half_a_second(world: World) -> None:
     spawn_idle(world, "a")
-    waiting = world.start("wait", "--json")
+    waiting = world.start("wait", "a", "--json")
     assert still_waits(waiting)
     report(world, "a", "completed")
     reported = time.monotonic()
