@@ -256,5 +256,5 @@ def test_a_report_is_noticed_within_half_a_second(world: World) -> None:
     reported = time.monotonic()
     wait_for(lambda: waiting.poll() is not None, "wait ends")
     # Half a second of the product's own, and what a busy machine adds to ending a process.
-    assert time.monotonic() - reported < 0.5 + 2.0
+    assert time.monotonic() - reported < 0.5 + 4.0
     waiting.communicate()
