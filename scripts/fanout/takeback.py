@@ -134,12 +134,14 @@ def resume(common_dir: str, worktree: str) -> None:
 
 def end_agent(worker: Worker) -> None:
     """End the processes and the session of a worker that is taken back."""
-    if not worker.argv:
-        return
     server = worker.server
-    panes = [pane for pane in server.panes().values() if pane.mark == worker.launch]
+    # Before its first start there is no pane; but a set-up command may live on, whose start was
+    # cut off by a signal before anybody knew its pid. The mark finds it.
+    every = server.panes() if worker.argv else {}
+    panes = [pane for pane in every.values() if pane.mark == worker.launch]
     left = proctree.end_tree([pane.pid for pane in panes if not pane.dead], worker.mark, grace=2.0)
-    server.end_sessions([pane.session for pane in panes])
+    if panes:
+        server.end_sessions([pane.session for pane in panes])
     if left:
         raise SkillError(
             "could-not-stop",
