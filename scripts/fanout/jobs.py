@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 # What ends a job, and how.
 ENDINGS = {"completed": "completed", "error": "failed", "cancelled": "cancelled"}
 PROMPT_LIMIT = 10_000_000
-AGENT_EVENTS = frozenset({"started", "progress", "heartbeat", "completed", "error"})
 
 
 class Job(NamedTuple):
@@ -72,7 +71,7 @@ def job_of(events: list[Event], state: State) -> Job:
         error=said if word == "failed" else "",
         message=said if word == "completed" else "",
         exit_code=state.exit_code,
-        started=any(event.event in AGENT_EVENTS for event in mine),
+        started=any(event.event in records.REPORTS for event in mine),
         before=opening.data.get("before") or {},
     )
 

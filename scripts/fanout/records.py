@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 SCHEMA = 1
+# The folder in a worktree that its agent may write to, and what it may report there.
+RUNS = ".worker-runs"
+REPORTS = ("started", "progress", "heartbeat", "completed", "error")
 # No log of ours comes near it.
 READ_LIMIT = 32_000_000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

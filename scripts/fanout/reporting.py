@@ -12,8 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-KINDS = ("started", "progress", "heartbeat", "completed", "error")
-RUNS = ".worker-runs"
+KINDS = records.REPORTS
+RUNS = records.RUNS
 MESSAGE_LIMIT = 10_000
 
 

@@ -18,9 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-RUNS = ".worker-runs"
-# What an agent may report, in which form, and what its reports may not state.
-REPORTS = frozenset(["started", "progress", "heartbeat", "completed", "error"])
+RUNS = records.RUNS
+# The form of an agent's reports, and what they may not state.
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z")
 JOB = re.compile(r"\d{4,9}")
 RESERVED = frozenset(["opens", "before", "launch", "exit_code", "by"])
@@ -207,7 +206,7 @@ def read_logs(common_dir: str, worker: Worker) -> Logs:
 
 def is_report(event: records.Event) -> bool:
     """Whether a line in an agent's own log is a report: agents may write anything there."""
-    if event.event not in REPORTS or TIMESTAMP.fullmatch(event.at) is None:
+    if event.event not in records.REPORTS or TIMESTAMP.fullmatch(event.at) is None:
         return False
     return event.job is None or JOB.fullmatch(event.job) is not None
 
