@@ -20,7 +20,7 @@ LAYERS = [
     {"doctor", "rescue", "workers"},
     {"contract", "copies", "delivery", "jobs", "pending"},
     {"starting", "steering", "takeback"},
-    {"cleaning", "resuming", "sending", "spawning", "waiting"},
+    {"cleaning", "resuming", "sending", "spawning", "stopping", "waiting"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 

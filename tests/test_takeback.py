@@ -211,7 +211,7 @@ def test_an_untouched_worker_is_taken_back_whole(
     repo, worker, tree = started(world, monkeypatch)
     (tree / ".worker-runs" / "changelog").mkdir(parents=True)
     (tree / ".worker-runs" / "changelog" / "w1.md").write_text("- new\n")
-    assert takeback.take_back(repo, worker) is None
+    assert takeback.take_back(repo, [worker]) == {}
     assert world.snapshot() == before
     (kept,) = (world.repo / ".git" / "agent-workers" / "archive").glob("w1-*")
     assert (kept / "worktree-runs" / "changelog" / "w1.md").read_text() == "- new\n"
@@ -230,9 +230,8 @@ def test_a_file_that_appears_while_the_tree_is_taken_back_is_kept(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", rename)
-        kept = takeback.take_back(repo, worker)
-    assert kept is not None
-    assert "was kept" in kept
+        kept = takeback.take_back(repo, [worker])
+    assert "was kept" in kept["w1"]
     assert (tree / "late.txt").read_text() == "mine\n"
     assert world.worktrees() == [str(world.repo), str(tree)]
     assert json.loads((world.record("w1") / "worker.json").read_text())["phase"] == "live"
@@ -245,7 +244,7 @@ def test_the_branch_stays_when_somebody_has_checked_it_out(
     repo, worker, _ = started(world, monkeypatch)
     other = world.root / "other"
     world.git("worktree", "add", "-q", "--force", str(other), "w1")
-    assert takeback.take_back(repo, worker) is None
+    assert takeback.take_back(repo, [worker]) == {}
     assert "w1" in world.branches()
     assert world.git("status", "--porcelain", cwd=other) == ""
 
@@ -256,7 +255,7 @@ def test_a_tree_that_is_gone_already_takes_only_its_entry_along(
     before = world.snapshot()
     repo, worker, tree = started(world, monkeypatch)
     shutil.rmtree(tree)
-    assert takeback.take_back(repo, worker) is None
+    assert takeback.take_back(repo, [worker]) == {}
     assert world.snapshot() == {**before, "trees": []}
 
 
@@ -272,7 +271,7 @@ def test_a_take_back_that_was_killed_goes_on(
     else:
         shutil.rmtree(world.repo / ".git" / "worktrees" / "w1")
     tree.rename(aside)
-    assert (takeback.take_back(repo, worker) is None) is not changed
+    assert bool(takeback.take_back(repo, [worker])) is changed
     assert not aside.exists()
     if changed:
         assert (tree / "mine.txt").read_text() == "mine\n"

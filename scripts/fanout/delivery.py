@@ -104,8 +104,8 @@ def drive(
                 outcomes[pane] = error
                 del waiting[pane]
         if waiting and deadline is not None and time.monotonic() >= deadline:
-            late = deadline_passed("deliver the prompt")
-            return {**outcomes, **dict.fromkeys(waiting, late)}
+            late = {pane: deadline_passed("deliver the prompt") for pane in waiting}
+            return {**outcomes, **late}
         if waiting:
             time.sleep(ROUND)
     return outcomes

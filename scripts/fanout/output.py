@@ -115,6 +115,20 @@ def write_out(text: str) -> bool:
     return True
 
 
+def reader_gone() -> bool:
+    """Whether whoever read stdout has gone, so that more is of no use."""
+    import select
+
+    if sys.stdout is None:
+        return True
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):
+        return False
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+
+
 def say(text: str) -> None:
     """Narrate on stderr; nobody may be there to read it."""
     if sys.stderr is None:

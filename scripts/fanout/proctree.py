@@ -75,6 +75,14 @@ def start_time(pid: int) -> str | None:
     return next((p.started for p, _ in read_ps() if p.pid == pid), None)
 
 
+def start_times(pids: set[int]) -> dict[int, str]:
+    """When each of these processes started, with one look for all; those that live."""
+    if HAS_PROC:
+        found = {pid: start_time(pid) for pid in pids}
+        return {pid: started for pid, started in found.items() if started is not None}
+    return {p.pid: p.started for p, _ in read_ps() if p.pid in pids} if pids else {}
+
+
 def boot_id() -> str:
     """An id of this boot of the machine; empty where the system has none."""
     found = read_bytes("/proc/sys/kernel/random/boot_id")
@@ -201,43 +209,65 @@ def run_logged(
         raise
 
 
+class Ending(NamedTuple):
+    """One process tree to end, as `tree` finds it. `spare` is not signalled."""
+
+    roots: list[int]
+    mark: str
+    spare: frozenset[int] = frozenset()
+
+
 def end_tree(
     roots: list[int], mark: str, *, grace: float, spare: frozenset[int] = frozenset()
 ) -> list[Process]:
-    """End the roots, all their descendants and every process that carries the mark.
+    """`end_trees` for one tree; returns the processes that are still alive."""
+    return end_trees([Ending(roots, mark, spare)], grace=grace)[0]
 
-    TERM first, KILL after `grace` seconds, then checked. `spare` is not signalled (a launcher
-    that ends by itself once its child did). Returns the processes that are still alive.
+
+def end_trees(wanted: list[Ending], *, grace: float) -> list[list[Process]]:
+    """End the roots, all their descendants and every process that carries the mark, of each tree.
+
+    TERM first, KILL after `grace` seconds, then checked; all together, with one look at all
+    processes a round. What is to be spared (a launcher that ends by itself once its child did)
+    gets no signal. Returns the processes of each that are still alive.
     """
-    known: dict[tuple[int, str], Process] = {}
+    known: list[dict[tuple[int, str], Process]] = [{} for _ in wanted]
+    unended = list(range(len(wanted)))
 
-    def living() -> list[Process]:
+    def living() -> dict[int, list[Process]]:
         # In the middle of an exec a process shows no environment; once seen it stays known.
-        now = {p.identity for p in processes()} if known else set[tuple[int, str]]()
-        pids = [process.pid for identity, process in known.items() if identity in now]
-        found = tree(roots + pids, mark)
-        known.update({process.identity: process for process in found})
-        return [process for process in found if process.pid not in spare]
+        now = {p.identity for p in processes()} if any(known) else set[tuple[int, str]]()
+        pairs: list[tuple[list[int], str]] = []
+        for index in unended:
+            pids = [process.pid for identity, process in known[index].items() if identity in now]
+            pairs.append((wanted[index].roots + pids, wanted[index].mark))
+        found: dict[int, list[Process]] = {}
+        for index, members in zip(unended, trees(pairs), strict=True):
+            known[index].update({process.identity: process for process in members})
+            found[index] = [p for p in members if p.pid not in wanted[index].spare]
+        return found
 
     for number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, 2.0)):
         deadline = time.monotonic() + patience
         signalled: set[tuple[int, str]] = set()
-        looks = 0
-        while True:
-            alive = living()
-            # One that was never seen may be in the middle of its exec right now: look twice.
-            looks = 0 if alive else looks + 1
-            if looks == 2 or (looks == 1 and not known):
-                return []
-            for process in alive:
-                # Each process is asked once for each signal, also one that appeared meanwhile.
-                if process.identity not in signalled:
-                    signalled.add(process.identity)
-                    send_signal(process, number)
+        looks = [0] * len(wanted)
+        while unended:
+            for index, alive in living().items():
+                # One that was never seen may be in the middle of its exec right now: look twice.
+                looks[index] = 0 if alive else looks[index] + 1
+                if looks[index] == 2 or (looks[index] == 1 and not known[index]):
+                    unended.remove(index)
+                for process in alive:
+                    # Each process is asked once for each signal, also one that appeared meanwhile.
+                    if process.identity not in signalled:
+                        signalled.add(process.identity)
+                        send_signal(process, number)
             if time.monotonic() >= deadline:
                 break
-            time.sleep(0.02)
-    return living()
+            if unended:
+                time.sleep(0.02)
+    left = living() if unended else {}
+    return [left.get(index, []) for index in range(len(wanted))]
 
 
 def send_signal(process: Process, number: signal.Signals) -> None:

@@ -51,7 +51,7 @@ def resume(repo: git.Repository, name: str, prompt: str | None, settle: float) -
     life.load(common, name)
     with life.lock(common, name):
         worker = life.load(common, name)
-        panes, screens = steering.look([worker])[worker.name]
+        panes, screens = steering.reach([worker])[worker.name]
         require_ended(common, worker, life.state_of(common, worker, panes, screens))
         mapping = worker.harness
         harness.require_executable(worker.executable)

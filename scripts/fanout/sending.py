@@ -43,7 +43,7 @@ def send(repo: git.Repository, worker_name: str, prompt: str, *, anew: bool = Fa
     life.load(common, worker_name)
     with life.lock(common, worker_name, wait=LOCK_WAIT):
         worker = life.load(common, worker_name)
-        panes, screens = steering.look([worker])[worker.name]
+        panes, screens = steering.reach([worker])[worker.name]
         state = life.state_of(common, worker, panes, screens)
         screen = screens.get(worker.pane, "")
         require_input(worker, state, screen)

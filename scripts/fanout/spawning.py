@@ -85,17 +85,11 @@ def spawn_all(repo: git.Repository, requests: list[Request]) -> list[Spawned]:
             prepare_all(repo, able, made, done)
             starts = [begin(repo, request, made) for request in able if request.name in made]
             started = starting.start_agents(repo, starts, able[0].env if able else {})
-            for request in able:
-                if request.name in made:
-                    done[request.name] = conclude(repo, request, started[request.name])
-                    del made[request.name]
+            conclude_all(repo, able, started, made, done)
         except BaseException:
             # A signal or a fault: what is not concluded is taken back, each as far as it goes.
-            for worker in made.values():
-                try:
-                    takeback.take_back(repo, worker)
-                except (SkillError, OSError) as error:
-                    say(f"{worker.name} was not taken back: {error}")
+            for name, why in takeback.take_back(repo, list(made.values())).items():
+                say(f"{name}: {why}")
             raise
     return [done[request.name] for request in requests]
 
@@ -180,16 +174,22 @@ def prepare_all(
             stop.set()
             for thread in threads:
                 thread.join()
+    take_back(repo, errors, made, done)
+
+
+def take_back(
+    repo: git.Repository,
+    errors: dict[str, SkillError],
+    made: dict[str, Worker],
+    done: dict[str, Spawned],
+) -> None:
+    """Take back the spawns that failed, together; an error tells where that was not possible."""
+    kept = takeback.take_back(repo, [made[name] for name in errors if name in made])
     for name, error in errors.items():
-        worker = made.pop(name, None)
-        done[name] = failed(repo, name, worker, error)
-
-
-def failed(repo: git.Repository, name: str, worker: Worker | None, error: SkillError) -> Spawned:
-    """A spawn that failed, taken back as far as it had come."""
-    if worker is not None:
-        error = takeback.taken_back(repo, worker, error)
-    return Spawned(name, None, False, error)
+        if name in kept:
+            error.hint = f"{kept[name]}\n{error.hint}".strip()
+        done[name] = Spawned(name, None, False, error)
+        made.pop(name, None)
 
 
 def prepare(repo: git.Repository, request: Request, made: dict[str, Worker]) -> None:
@@ -406,21 +406,40 @@ def begin(repo: git.Repository, request: Request, made: dict[str, Worker]) -> st
     )
 
 
+def conclude_all(
+    repo: git.Repository,
+    requests: list[Request],
+    started: dict[str, starting.Started],
+    made: dict[str, Worker],
+    done: dict[str, Spawned],
+) -> None:
+    """Say how each spawn ended; those that failed are taken back together."""
+    errors: dict[str, SkillError] = {}
+    for request in requests:
+        if request.name in made:
+            made[request.name] = started[request.name].worker
+            try:
+                done[request.name] = conclude(repo, request, started[request.name])
+                del made[request.name]
+            except SkillError as error:
+                errors[request.name] = error
+    take_back(repo, errors, made, done)
+
+
 def conclude(repo: git.Repository, request: Request, started: starting.Started) -> Spawned:
-    """Say how one spawn ended, and record it; what failed is taken back."""
+    """Say how one spawn ended, and record it; raises the error of one that failed."""
     common, worker, outcome = repo.common_dir, started.worker, started.outcome
     if started.error is not None:
-        return failed(repo, request.name, worker, started.error)
+        raise started.error
     code = life.exit_record(common, worker) if outcome.ended else 0
     if code != 0 and takeback.is_untouched(worker):
-        error = SkillError(
+        raise SkillError(
             "agent-ended",
             f"the agent of {request.name!r} ended with exit code {code} before it did anything",
             "its screen ended with:\n" + delivery.screen_excerpt(outcome.screen),
         )
-        return failed(repo, request.name, worker, error)
     if request.deadline is not None and time.monotonic() >= request.deadline:
-        return failed(repo, request.name, worker, delivery.deadline_passed("start the worker"))
+        raise delivery.deadline_passed("start the worker")
     delivered = outcome.delivered and outcome.dialog is None
     worker = worker._replace(phase="live")
     life.save(common, worker)

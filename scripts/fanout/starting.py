@@ -135,11 +135,12 @@ def launch(common_dir: str, starts: list[Start], env: dict[str, str]) -> dict[st
         launches = [launch_of(common_dir, start.worker) for start in chunk]
         answer = server.run(*tmux.launch_commands(launches, variables), env=env)
         rows = [line.split("\t") for line in tmux.lines_of(answer.text)]
+        started = proctree.start_times({int(row[1]) for row in rows})
         for start, row in zip(chunk, rows, strict=False):
             worker = start.worker._replace(
                 pane=row[0],
                 pane_pid=int(row[1]),
-                pane_started=proctree.start_time(int(row[1])) or "",
+                pane_started=started.get(int(row[1]), ""),
                 socket_path=row[2],
             )
             life.save(common_dir, worker)

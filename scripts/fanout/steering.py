@@ -1,8 +1,9 @@
-"""Work on workers that are there: look, capture, send, stop, attach."""
+"""Look at workers that are there: their states, their trees, their screens."""
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 from fanout import git, jobs, proctree, records, worktrees
@@ -17,8 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-LEAVE_WAIT = 3.0
-TERM_WAIT = 3.0
+# How long a tmux server may take to make its lost socket again.
+SOCKET_WAIT = 2.0
+Seen = dict[str, tuple[dict[str, Pane] | None, dict[str, str]]]
 
 
 class View(NamedTuple):
@@ -52,7 +54,7 @@ class View(NamedTuple):
         }
 
 
-def look(workers: list[Worker]) -> dict[str, tuple[dict[str, Pane] | None, dict[str, str]]]:
+def look(workers: list[Worker]) -> Seen:
     """The panes and screens of each worker's server, one look a server, by worker name.
 
     The panes are None where a server gives no proper answer: unknown is not dead.
@@ -60,7 +62,7 @@ def look(workers: list[Worker]) -> dict[str, tuple[dict[str, Pane] | None, dict[
     by_server: dict[Server, list[Worker]] = {}
     for worker in workers:
         by_server.setdefault(worker.server, []).append(worker)
-    found: dict[str, tuple[dict[str, Pane] | None, dict[str, str]]] = {}
+    found: Seen = {}
     for server, members in by_server.items():
         panes: dict[str, Pane] | None = None
         screens: dict[str, str] = {}
@@ -73,11 +75,61 @@ def look(workers: list[Worker]) -> dict[str, tuple[dict[str, Pane] | None, dict[
     return found
 
 
+def reach(workers: list[Worker]) -> Seen:
+    """`look`; a server that lives, but whose socket was deleted, is asked to make it again first.
+
+    It does so on SIGUSR1 (tmux(1)). It is known for certain: it is the parent of a launcher that
+    is the very process which the record names.
+    """
+    seen = look(workers)
+    lost = [w for w in workers if is_lost(w, seen[w.name][0])]
+    asked: dict[int, str] = {}
+    if lost:
+        by_pid = {process.pid: process for process in proctree.processes()}
+        for worker in lost:
+            launcher = by_pid.get(worker.pane_pid)
+            if launcher is None or launcher.started != worker.pane_started:
+                continue
+            server = by_pid.get(launcher.parent)
+            if server is None or server.command != "tmux: server" or server.pid in asked:
+                continue
+            proctree.send_signal(server, signal.SIGUSR1)
+            asked[server.pid] = worker.socket_path
+    deadline = time.monotonic() + SOCKET_WAIT
+    while not all(map(os.path.lexists, asked.values())) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return look(workers) if asked else seen
+
+
+def is_lost(worker: Worker, panes: dict[str, Pane] | None) -> bool:
+    """Whether a worker's pane is not seen, and nothing stands in the place of its socket."""
+    return (
+        panes is not None
+        and bool(worker.socket_path)
+        and life.own_pane(worker, panes) is None
+        and not os.path.lexists(worker.socket_path)
+    )
+
+
+def survivors(workers: list[Worker], seen: Seen) -> set[str]:
+    """The names of those whose pane is gone, while something that carries their mark lives on."""
+    lost: list[Worker] = []
+    for worker in workers:
+        panes, _ = seen[worker.name]
+        if panes is not None and life.own_pane(worker, panes) is None:
+            lost.append(worker)
+    if not lost:
+        return set()
+    alive = proctree.trees([([], worker.mark) for worker in lost])
+    return {worker.name for worker, tree in zip(lost, alive, strict=True) if tree}
+
+
 def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> list[View]:
     """The state of each worker, of its branch and, unless told otherwise, of its files."""
     common = repo.common_dir
     trees = read_trees(common, workers) if files else {}
     seen = look(workers)
+    alive = survivors(workers, seen)
     heads = git.branch_heads(common) if workers else {}
     ahead = count_ahead(
         common, [(w.base, heads[w.branch_ref]) for w in workers if w.branch_ref in heads]
@@ -85,7 +137,8 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
     views: list[View] = []
     for worker in workers:
         logs = life.read_logs(common, worker)
-        state = life.state_of(common, worker, *seen[worker.name], logs)
+        panes, screens = seen[worker.name]
+        state = life.state_of(common, worker, panes, screens, logs, worker.name in alive)
         tree = trees.get(worker.name)
         trouble = tree_trouble(common, worker)
         if trouble:
@@ -210,55 +263,3 @@ def last_lines(text: str, lines: int) -> str:
     while rows and not rows[-1]:
         rows.pop()
     return "\n".join(rows[-lines:])
-
-
-# --- stop -----------------------------------------------------------------------------------
-
-
-def stop(repo: git.Repository, worker_name: str) -> str:
-    """End a worker's agent with its whole process tree, checked; returns what was done.
-
-    The worktree, the branch, the record and the dead pane stay. Raises SkillError
-    `could-not-stop`, `state-unknown`.
-    """
-    common = repo.common_dir
-    with life.lock(common, worker_name, wait=30.0):
-        worker = life.load(common, worker_name)
-        panes, _ = look([worker])[worker.name]
-        if panes is None:
-            raise SkillError(
-                "state-unknown", "tmux gives no answer; nothing was ended", "run `doctor`"
-            )
-        pane = life.own_pane(worker, panes)
-        alive = life.processes_of(worker, panes)
-        if not alive:
-            return "not running"
-        job = jobs.open_job(life.read_events(common, worker))
-        life.record_event(common, worker.name, "stopped", launch=worker.launch)
-        if job is not None:
-            life.record_event(common, worker.name, "cancelled", job=job, message="stopped")
-        if pane is not None and not pane.dead and worker.harness.leave_keys:
-            worker.server.press(worker.pane, *worker.harness.leave_keys)
-            await_end(worker, panes, LEAVE_WAIT)
-        # The launcher is spared at first: it ends by itself and records the agent's status.
-        launcher = pane.pid if pane is not None and not pane.dead else 0
-        roots = [launcher] if launcher else []
-        left = proctree.end_tree(roots, worker.mark, grace=TERM_WAIT, spare=frozenset({launcher}))
-        if not left and launcher:
-            await_end(worker, panes, 1.0)
-        left = proctree.end_tree(roots, worker.mark, grace=0.5)
-        if left:
-            listed = ", ".join(f"{p.pid} {p.command}" for p in left)
-            raise SkillError(
-                "could-not-stop",
-                f"processes of {worker.name!r} are still alive: {listed}",
-                "end them by hand, then run stop again; nothing was removed",
-            )
-        return "stopped"
-
-
-def await_end(worker: Worker, panes: dict[str, Pane], seconds: float) -> None:
-    """Wait for the agent's processes to end by themselves, at most so long."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and life.processes_of(worker, panes):
-        time.sleep(0.05)

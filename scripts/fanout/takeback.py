@@ -1,4 +1,4 @@
-"""Take back a spawn that failed or was killed: only what it made, and only as it left it."""
+"""Take back spawns that failed or were killed: only what they made, and only as they left it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fanout import workers as life
 from fanout.copies import is_our_copy
 from fanout.errors import SkillError
 from fanout.output import say
+from fanout.tmux import Pane, Server
 from fanout.workers import Worker
 
 LOCK_WAIT = 60.0
@@ -64,31 +65,45 @@ def changed_since(path: str, moment: int) -> bool:
         return False
 
 
-def taken_back(repo: git.Repository, worker: Worker, error: SkillError) -> SkillError:
-    """Take back what a failed spawn made; the error tells where that was not possible."""
+def take_back(repo: git.Repository, workers: list[Worker]) -> dict[str, str]:
+    """Undo spawns: agent, session, worktree, branch, record; each only as spawn left it.
+
+    By name, a sentence for each of which something was kept: because it has changed meanwhile, or
+    because it could not be taken back.
+    """
+    kept: dict[str, str] = {}
+    if not workers:
+        return kept
+    what = "this repository's worktrees"
     try:
-        kept = take_back(repo, worker)
-    except (SkillError, OSError) as trouble:
-        kept = f"it could not be taken back ({trouble}); run the same spawn again to do that"
-    if kept is not None:
-        error.hint = f"{kept}\n{error.hint}".strip()
-    return error
+        with records.lock(repo.common_dir, "repository", wait=LOCK_WAIT, what=what):
+            failed = end_agents(workers)
+            kept.update({name: not_taken_back(error) for name, error in failed.items()})
+            for worker in workers:
+                if worker.name in failed:
+                    continue
+                try:
+                    sentence = undo(repo, worker)
+                except (SkillError, OSError) as error:
+                    sentence = not_taken_back(error)
+                if sentence is not None:
+                    kept[worker.name] = sentence
+    except (SkillError, OSError) as error:
+        return {worker.name: not_taken_back(error) for worker in workers}
+    return kept
 
 
-def take_back(repo: git.Repository, worker: Worker) -> str | None:
-    """Undo one spawn: agent, session, worktree, branch, record; each only as spawn left it.
+def not_taken_back(error: SkillError | OSError) -> str:
+    """Why a spawn was not taken back, and what helps."""
+    return f"it could not be taken back ({error}); run the same spawn again to do that"
+
+
+def undo(repo: git.Repository, worker: Worker) -> str | None:
+    """Undo one spawn whose agent has been ended, for a caller that holds the repository's lock.
 
     Returns None, or a sentence that says what was kept because it has changed meanwhile.
     """
-    what = "this repository's worktrees"
-    with records.lock(repo.common_dir, "repository", wait=LOCK_WAIT, what=what):
-        return take_back_locked(repo, worker)
-
-
-def take_back_locked(repo: git.Repository, worker: Worker) -> str | None:
-    """`take_back` for a caller that holds the repository's lock."""
     common = repo.common_dir
-    end_agent(worker)
     resume(common, worker.worktree)
     admin = worker.admin_dir or find_admin_dir(common, worker.worktree)
     tip = git.ref_commit(common, worker.branch_ref)
@@ -132,22 +147,43 @@ def resume(common_dir: str, worktree: str) -> None:
         worktrees.remove_tree(aside)
 
 
-def end_agent(worker: Worker) -> None:
-    """End the processes and the session of a worker that is taken back."""
-    server = worker.server
-    # Before its first start there is no pane; but a set-up command may live on, whose start was
-    # cut off by a signal before anybody knew its pid. The mark finds it.
-    every = server.panes() if worker.argv else {}
-    panes = [pane for pane in every.values() if pane.mark == worker.launch]
-    left = proctree.end_tree([pane.pid for pane in panes if not pane.dead], worker.mark, grace=2.0)
-    if panes:
-        server.end_sessions([pane.session for pane in panes])
-    if left:
-        raise SkillError(
-            "could-not-stop",
-            f"the agent of {worker.name!r} does not end: {', '.join(str(p.pid) for p in left)}",
-            "end them, then run the same command again",
-        )
+def end_agents(workers: list[Worker]) -> dict[str, SkillError]:
+    """End the processes and the sessions of workers that are taken back; by name, what went wrong.
+
+    Before its first start a worker has no pane; but a set-up command may live on, whose start was
+    cut off by a signal before anybody knew its pid. The mark finds it.
+    """
+    failed: dict[str, SkillError] = {}
+    panes: dict[Server, list[Pane]] = {}
+    for server in dict.fromkeys(worker.server for worker in workers if worker.argv):
+        try:
+            panes[server] = list(server.panes().values())
+        except SkillError as error:
+            failed.update({w.name: error for w in workers if w.argv and w.server == server})
+    able = [worker for worker in workers if worker.name not in failed]
+    own = {
+        worker.name: [p for p in panes.get(worker.server, []) if p.mark == worker.launch]
+        for worker in able
+    }
+    endings = [
+        proctree.Ending([p.pid for p in own[worker.name] if not p.dead], worker.mark)
+        for worker in able
+    ]
+    for worker, left in zip(able, proctree.end_trees(endings, grace=2.0), strict=True):
+        if left:
+            listed = ", ".join(str(process.pid) for process in left)
+            failed[worker.name] = SkillError(
+                "could-not-stop",
+                f"the agent of {worker.name!r} does not end: {listed}",
+                "end them, then run the same command again",
+            )
+    for server in panes:
+        members = [worker for worker in able if worker.server == server]
+        try:
+            server.end_sessions([p.session for worker in members for p in own[worker.name]])
+        except SkillError as error:
+            failed.update({w.name: error for w in members if own[w.name]})
+    return failed
 
 
 def discard_tree(common: str, worker: Worker, *, look_again: bool) -> bool:
@@ -238,4 +274,7 @@ def recover(repo: git.Repository, name: str) -> None:
         raise
     if worker.phase == "spawning":
         say(f"taking back the spawn of {name!r} that did not finish")
-        take_back_locked(repo, worker)
+        failed = end_agents([worker])
+        if failed:
+            raise failed[worker.name]
+        undo(repo, worker)

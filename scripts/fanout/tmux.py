@@ -180,6 +180,21 @@ class Server(NamedTuple):
             ["send-keys", "-t", pane, "--", *keys],
         )
 
+    def press_all(self, presses: list[tuple[str, str, tuple[str, ...]]]) -> None:
+        """Press keys in several panes, each given with the mark it must carry; others are passed.
+
+        The keys stand inside of a condition: a pane that has gone away does not end the sequence.
+        """
+        commands: list[list[str]] = []
+        for pane, mark, keys in presses:
+            mine = f"#{{==:#{{@agent_worker}},{mark}}}"
+            typed = " ".join(map(conf_quoted, ["send-keys", "-t", pane, "--", *keys]))
+            cancel = f"send-keys -t {pane} -X cancel"
+            held = f"#{{&&:{mine},#{{pane_in_mode}}}}"
+            commands.append(["if-shell", "-F", "-t", pane, held, cancel])
+            commands.append(["if-shell", "-F", "-t", pane, mine, typed])
+        self.run(*commands)
+
     def capture(self, pane: str, lines: int) -> str:
         """The last lines of a pane with its history, wrapped lines joined."""
         return self.require(["capture-pane", "-p", "-J", "-t", pane, "-S", str(-lines)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 
@@ -45,10 +46,12 @@ def wait(
     chosen, errors = life.load_all(common, names)
     if errors and names:
         raise errors[0]
-    rows = look(common, [worker.name for worker in chosen])
+    every = [worker.name for worker in chosen]
+    # Before the look: what happens during it makes another one.
+    marks = marks_of(common, every)
+    rows = look(common, every)
     if not names:
         rows = {name: row for name, row in rows.items() if row.job.is_open}
-    marks = {name: mark(common, name) for name in rows}
     asked = time.monotonic()
     while True:
         over = [row for row in rows.values() if is_over(row, until)]
@@ -59,11 +62,12 @@ def wait(
             return list(rows.values()), ExitCode.FAILED if failed else ExitCode.TIMED_OUT
         time.sleep(ROUND)
         waiting = [name for name, row in rows.items() if not is_over(row, until)]
+        now = marks_of(common, waiting)
         if time.monotonic() - asked >= ASK_TMUX:
             stale, asked = waiting, time.monotonic()
         else:
-            stale = [name for name in waiting if mark(common, name) != marks[name]]
-        marks.update({name: mark(common, name) for name in stale})
+            stale = [name for name in waiting if now[name] != marks[name]]
+        marks.update(now)
         rows.update(look(common, stale))
 
 
@@ -81,20 +85,20 @@ def verdict(rows: list[Waited], until: str) -> ExitCode:
     return ExitCode.DONE if good else ExitCode.FAILED
 
 
-def mark(common_dir: str, name: str) -> tuple[Any, ...]:
+def marks_of(common_dir: str, names: list[str]) -> dict[str, tuple[Any, ...]]:
     """What changes when something happens to a worker: its logs, its record, its process."""
-    folder = records.worker_dir(common_dir, name)
-    try:
-        worker = life.load(common_dir, name)
-    except SkillError:
-        return ("gone",)
-    files = (
-        os.path.join(folder, "events.jsonl"),
-        os.path.join(folder, "exits.jsonl"),
-        worker.events_file,
-    )
-    alive = bool(worker.pane_pid) and proctree.start_time(worker.pane_pid) == worker.pane_started
-    return (*map(stamp, files), worker.launch, alive)
+    marks: dict[str, tuple[Any, ...]] = dict.fromkeys(names, ("gone",))
+    present: list[Worker] = []
+    for name in names:
+        with contextlib.suppress(SkillError):
+            present.append(life.load(common_dir, name))
+    started = proctree.start_times({worker.pane_pid for worker in present if worker.pane_pid})
+    for worker in present:
+        folder = records.worker_dir(common_dir, worker.name)
+        files = (f"{folder}/events.jsonl", f"{folder}/exits.jsonl", worker.events_file)
+        alive = started.get(worker.pane_pid) == worker.pane_started
+        marks[worker.name] = (*map(stamp, files), worker.launch, alive)
+    return marks
 
 
 def stamp(path: str) -> tuple[int, int]:
@@ -117,9 +121,11 @@ def look(common_dir: str, names: list[str]) -> dict[str, Waited]:
             gone = Job(None, "failed", None, error.message, "", None, False, {})
             rows[name] = Waited(name, "gone", gone)
     seen = steering.look(present)
+    alive = steering.survivors(present, seen)
     for worker in present:
         logs = life.read_logs(common_dir, worker)
-        state: State = life.state_of(common_dir, worker, *seen[worker.name], logs)
+        panes, screens = seen[worker.name]
+        state: State = life.state_of(common_dir, worker, panes, screens, logs, worker.name in alive)
         job = jobs.current(common_dir, worker, state, logs)
         rows[worker.name] = Waited(worker.name, state.word, job)
     return {name: rows[name] for name in names}

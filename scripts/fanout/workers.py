@@ -288,10 +288,12 @@ def state_of(
     panes: dict[str, Pane] | None,
     screens: dict[str, str],
     logs: Logs | None = None,
+    survives: bool | None = None,
 ) -> State:
     """The state of a worker. `panes` is None when the server's answer could not be read.
 
-    `logs` were read after the server was asked, if they are given.
+    `logs` were read after the server was asked, if they are given; `survives` says whether
+    something of an agent without a pane lives, where that was found out for many together.
     """
     if worker.phase == "spawning":
         return State("unknown", detail="its spawn did not finish; run it again to take it back")
@@ -307,7 +309,7 @@ def state_of(
             return State("stopped", pane.dead_status if pane else None)
         if pane is not None:
             return State("exited", pane.dead_status, "its launcher was killed")
-        if proctree.tree([], worker.mark):
+        if bool(proctree.tree([], worker.mark)) if survives is None else survives:
             return State("unknown", detail="its agent lives, but its session cannot be reached")
         return State("gone", detail="its tmux session is no longer there")
     text = screens.get(pane.pane, "")

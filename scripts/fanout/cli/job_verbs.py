@@ -9,7 +9,7 @@ import time
 from fanout.cli.common import read_prompt
 from fanout.cli.worker_verbs import own_command
 from fanout.errors import ExitCode, SkillError
-from fanout.output import Answer, next_action, plain_text, shorten, write_out
+from fanout.output import Answer, next_action, plain_text, reader_gone, shorten, write_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,19 +71,22 @@ def events(repo: Repository, options: argparse.Namespace) -> Answer:
 def follow(
     repo: Repository, name: str, shown: list[dict[str, Any]], count: int, *, as_json: bool
 ) -> Answer:
-    """Print events as they come, each once, until interrupted or the worker's record is gone."""
+    """Print events as they come, each once.
+
+    Ends when it is interrupted, when the worker's record is gone, or when nobody reads any more.
+    """
     from fanout import workers
 
     worker = workers.load(repo.common_dir, name)
     seen = {event_key(event) for event in workers.read_events(repo.common_dir, worker)[:count]}
     for row in shown:
         write_out((json.dumps(row) if as_json else event_line(row)) + "\n")
-    while True:
+    while not reader_gone():
         time.sleep(FOLLOW_ROUND)
         try:
             worker = workers.load(repo.common_dir, name)
         except SkillError:
-            return Answer("events", "", {"name": name, "events": []})
+            break
         for event in workers.read_events(repo.common_dir, worker):
             key = event_key(event)
             if key not in seen:
@@ -91,6 +94,7 @@ def follow(
                 count += 1
                 row = event_json(name, count, event)
                 write_out((json.dumps(row) if as_json else event_line(row)) + "\n")
+    return Answer("events", "", {"name": name, "events": []})
 
 
 def event_key(event: Event) -> str:

@@ -357,7 +357,7 @@ def watch(views: Any, as_json: bool) -> Answer:
     """Print a line for each change until the caller ends it or nobody reads any more."""
     import json
 
-    from fanout.output import write_out
+    from fanout.output import reader_gone, write_out
 
     seen: dict[str, str] = {}
     told: set[str] = set()
@@ -381,6 +381,7 @@ def watch(views: Any, as_json: bool) -> Answer:
             reading = write_out("\n".join(changed) + "\n")
         if reading:
             time.sleep(1.0)
+            reading = not reader_gone()
     return Answer("status", "", {})
 
 
@@ -494,22 +495,22 @@ def attach(repo: Repository, options: argparse.Namespace) -> Answer:
 
 
 def stop(repo: Repository, options: argparse.Namespace) -> Answer:
-    """`stop`: each name by itself."""
-    from fanout import steering
+    """`stop`: all together, each name decided by itself."""
+    from fanout import stopping
     from fanout.workers import load
 
     for name in options.names:
         load_or_damaged(load, repo.common_dir, name)
+    outcomes = stopping.stop_all(repo, options.names)
     rows: list[dict[str, Any]] = []
     errors: list[SkillError] = []
     for name in dict.fromkeys(options.names):
-        try:
-            rows.append(
-                {"name": name, "ok": True, "result": steering.stop(repo, name), "error": None}
-            )
-        except SkillError as error:
-            errors.append(error)
-            rows.append({"name": name, "ok": False, "result": None, "error": error.to_json()})
+        outcome = outcomes[name]
+        if isinstance(outcome, SkillError):
+            errors.append(outcome)
+            rows.append({"name": name, "ok": False, "result": None, "error": outcome.to_json()})
+        else:
+            rows.append({"name": name, "ok": True, "result": outcome, "error": None})
     text = "\n".join(f"{row['name']}: {row['result'] or row['error']['message']}" for row in rows)
     code = worst([error.exit_code for error in errors])
     return Answer("stop", text, {"workers": rows}, code, errors[0] if errors else None)
