@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
+import pytest
+
 from world import SAMPLE_AGENT, World, wait_for
 
 IDLE = ("--prompt-mode", "none", "--settle", "0")
@@ -158,3 +163,99 @@ def test_a_given_variable_reaches_the_agent_whatever_its_size(world: World) -> N
     wait_for(lambda: (world.root / "small").exists(), "the agent ran")
     assert (world.root / "big").read_text() == big
     assert (world.root / "small").read_text() == "a b'c\n$d"
+
+
+# --- tmux calls -----------------------------------------------------------------------------
+
+
+class Counter:
+    """Counts the tmux clients of a command: what each was told, one line a client."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.log = world.root / "clients"
+        shim = world.root / "counting" / "tmux"
+        shim.parent.mkdir()
+        shim.write_text(f'#!/bin/sh\necho "$*" >>{self.log}\nexec {shutil.which("tmux")} "$@"\n')
+        shim.chmod(0o755)
+        self.env = {"PATH": f"{shim.parent}:{world.env['PATH']}"}
+
+    def clients(self, *words: str, code: int = 0) -> list[str]:
+        """The tmux clients of a call that ends with this code."""
+        self.log.write_text("")
+        ran = self.world.run(*words, env=self.env)
+        assert ran.code == code, ran
+        return self.log.read_text().splitlines()
+
+
+def folder_of(world: World, names: list[str]) -> Path:
+    """A folder with a prompt for each name."""
+    folder = world.root / f"prompts-{len(names)}"
+    folder.mkdir()
+    for name in names:
+        (folder / f"{name}.md").write_text("Do it.\n")
+    return folder
+
+
+def calls_of_each_verb(world: World, counter: Counter, count: int) -> dict[str, int]:
+    """How many tmux clients each verb takes for so many workers."""
+    names = [f"w{count}-{number}" for number in range(count)]
+    spawn = ["spawn", "--prompts-dir", str(folder_of(world, names)), "--agent-cli", "sleeper"]
+    mapping = ["--prompt-mode", "argument", "--settle", "0"]
+    calls = {
+        "spawn": counter.clients(*spawn, *mapping),
+        "status": counter.clients("status", *names),
+        "wait": counter.clients("wait", *names, "--timeout", "0.5", code=124),
+        "stop": counter.clients("stop", *names),
+        "stop again": counter.clients("stop", *names),
+        "wait again": counter.clients("wait", *names, code=1),
+        "cleanup": counter.clients("cleanup", *names, "--branch-delete"),
+    }
+    return {verb: len(found) for verb, found in calls.items()}
+
+
+def test_the_number_of_tmux_calls_does_not_grow_with_the_workers(world: World) -> None:
+    agent = world.root / "bin" / "sleeper"
+    agent.write_text("#!/bin/sh\nexec sleep 600\n")
+    agent.chmod(0o755)
+    # Without it the server would end with the last session of the first round.
+    world.spawn("keep", "x", *IDLE)
+    counter = Counter(world)
+    few = calls_of_each_verb(world, counter, 2)
+    assert few == calls_of_each_verb(world, counter, 8)
+    assert min(few.values()) >= 1
+    assert max(few.values()) <= 4
+
+
+def test_leave_keys_are_pressed_in_one_call_for_all(world: World) -> None:
+    counter = Counter(world)
+    mapping = world.root / "mapping.json"
+    mapping.write_text(
+        '{"name": "ours", "executable": "/bin/cat", "interactive": {"leave_keys": ["C-d"]}}'
+    )
+    names = [f"w{number}" for number in range(5)]
+    spawn = ["spawn", "--prompts-dir", str(folder_of(world, names)), "--harness", str(mapping)]
+    world.ok(*spawn, *IDLE)
+    look, keys = counter.clients("stop", *names)
+    assert "list-panes" in look
+    assert keys.count("C-d") == 5
+    rows = world.ok("status")["workers"]
+    assert [(row["state"], row["exit_code"]) for row in rows] == [("stopped", 0)] * 5
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_spawns_that_fail_together_are_taken_back_together(world: World, count: int) -> None:
+    agent = world.root / "bin" / "fails"
+    agent.write_text("#!/bin/sh\nexit 3\n")
+    agent.chmod(0o755)
+    names = [f"w{number}" for number in range(count)]
+    counter = Counter(world)
+    world.spawn("keep", "x", *IDLE)
+    before = world.snapshot()
+    spawn = ["spawn", "--prompts-dir", str(folder_of(world, names)), "--agent-cli", "fails"]
+    found = counter.clients(*spawn, "--prompt-mode", "none", "--settle", "30", code=1)
+    assert [line.count("kill-session") for line in found if "kill-session" in line] == [count]
+    # Beside the looks of the watch: the launch; who is still there; end_sessions, which looks
+    # before and after.
+    assert len([line for line in found if "capture-pane" not in line]) == 5
+    assert world.snapshot() == before

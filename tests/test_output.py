@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import socket
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +17,7 @@ from fanout.output import (
     next_action,
     plain_text,
     print_answer,
+    reader_gone,
     say,
     shorten,
     write_out,
@@ -102,3 +108,25 @@ def test_no_escape_is_left_whatever_stands_around_it() -> None:
 def test_a_long_text_says_what_was_left_out() -> None:
     assert shorten("abc", 3) == "abc"
     assert shorten("abcdef", 3) == "abc... (3 more characters)"
+
+
+def test_a_reader_that_has_gone_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def gone(descriptor: int) -> bool:
+        with open(descriptor, "w", encoding="utf-8") as stdout, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stdout)
+            return reader_gone()
+
+    for reader, writer in (os.pipe(), pty.openpty()):
+        kept = os.dup(writer)
+        assert not gone(kept)
+        os.close(reader)
+        assert gone(writer)
+    here, there = socket.socketpair()
+    kept = os.dup(here.fileno())
+    assert not gone(kept)
+    there.close()
+    assert gone(here.detach())
+    assert not gone(os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT))
+    assert not gone(os.open(os.devnull, os.O_WRONLY))
+    monkeypatch.setattr(sys, "stdout", None)
+    assert reader_gone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from fanout.proctree import (
     run_logged,
     send_signal,
     start_time,
+    start_times,
     tree,
     working_directories,
 )
@@ -110,6 +112,7 @@ def test_this_process_is_seen_as_it_is() -> None:
     assert me.parent == os.getppid()
     assert me.started == start_time(os.getpid())
     assert start_time(2**22 + 1) is None
+    assert start_times({os.getpid(), 2**22 + 1}) == {os.getpid(): me.started}
 
 
 def test_output_of_ps_is_read_line_by_line() -> None:
@@ -135,6 +138,7 @@ def test_without_proc_the_mark_is_found_as_a_whole_word(monkeypatch: pytest.Monk
     assert {p.pid for p in tree([], "AGENT_WORKER_ID=abc")} == {502, 503, 504}
     assert start_time(502) == "Mon Dec 1 08:01:02 2025"
     assert start_time(501) is None
+    assert start_times({501, 502}) == {502: "Mon Dec 1 08:01:02 2025"}
 
 
 def test_without_proc_working_directories_come_from_lsof(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +233,35 @@ def test_a_process_in_the_middle_of_an_exec_is_not_missed(
     monkeypatch.setattr(proctree, "marked_pids", late)
     assert end_tree([root.pid], marked.mark, grace=5.0) == []
     assert start_time(orphan.pid) != orphan.started
+
+
+def test_trees_are_ended_together_each_with_its_own_answer(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stubborn one is killed, what stays is told of its tree alone, what is spared lives."""
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True)"
+    polite = marked.launch("sleep", "600", env={**os.environ})
+    stubborn = marked.launch(sys.executable, "-c", code + "\ntime.sleep(600)", env={**os.environ})
+    spared = marked.launch("sleep", "600", env={**os.environ})
+    immortal = marked.launch("sleep", "600", env={**os.environ})
+    children = [polite, stubborn, spared, immortal]
+    assert stubborn.stdout is not None
+    stubborn.stdout.readline()
+    real = send_signal
+
+    def send(process: Process, number: signal.Signals) -> None:
+        if process.pid != immortal.pid:
+            real(process, number)
+
+    monkeypatch.setattr(proctree, "send_signal", send)
+    endings = [
+        proctree.Ending([child.pid], "NONE=1", frozenset([spared.pid])) for child in children
+    ]
+    left = proctree.end_trees([*endings, proctree.Ending([], "NONE=1")], grace=0.3)
+    assert [[p.pid for p in alive] for alive in left] == [[], [], [], [immortal.pid], []]
+    assert (polite.wait(10), stubborn.wait(10)) == (-15, -9)
+    assert spared.poll() is None
+    assert proctree.end_trees([], grace=1.0) == []
 
 
 def test_a_suspended_process_is_ended_too(marked: Marked) -> None:

@@ -373,6 +373,20 @@ def test_keys_are_pressed_by_name_and_text_typed_as_it_stands(
     assert received(out, b"-x\r") == b"\x03/exit-xa;;\r-x\r"
 
 
+def test_keys_for_many_panes_reach_those_that_carry_their_mark(
+    server: Server, recorder: Callable[[str], tuple[str, Path]]
+) -> None:
+    """One that is gone or another's is passed over, also in a sequence longer than a message."""
+    pane, out = recorder("bp")
+    server.require(["copy-mode", "-t", pane])
+    keys = ("C-c", "it's", "-x", "#{pid}", "$HOME", "a;", ";", "Enter")
+    many = [("%99", MARK, ("x" * 100,))] * 150
+    server.press_all([("%98", MARK, keys), (pane, "other", ("no",)), *many, (pane, MARK, keys)])
+    assert received(out, b"\r") == b"\x03it's-x#{pid}$HOMEa;;\r"
+    server.press_all([(pane, "other", ("no",)), ("%99", MARK, keys), (pane, MARK, ("C-m",))])
+    assert received(out, b"\r\r") == b"\x03it's-x#{pid}$HOMEa;;\r\r"
+
+
 def test_a_paste_into_a_pane_that_is_gone_fails_and_leaves_no_buffer(
     server: Server, world: World
 ) -> None:

@@ -227,6 +227,24 @@ def test_events_follow_shows_each_once_and_ends_with_the_record(world: World) ->
     assert len(seen) == len(set(seen))
 
 
+@pytest.mark.parametrize("words", [["events", "a", "--follow"], ["status", "--watch"]])
+def test_what_follows_ends_with_its_reader_though_nothing_happens(
+    world: World, words: list[str]
+) -> None:
+    spawn_idle(world, "a")
+    following = world.start(*words, "--json")
+    assert following.stdout is not None
+    assert following.stderr is not None
+    assert following.stdout.readline()
+    following.stdout.close()
+    closed = time.monotonic()
+    assert following.wait(20) == 0
+    # A second of the product's own, and what a busy machine adds.
+    assert time.monotonic() - closed < 1.0 + 4.0
+    assert following.stderr.read() == b""
+    following.stderr.close()
+
+
 @pytest.mark.parametrize("kind", ["started", "progress", "heartbeat", "completed", "error"])
 def test_a_report_is_an_event_of_the_current_job(world: World, kind: str) -> None:
     spawn_idle(world, "a")
