@@ -41,10 +41,19 @@ GIT_CONFIG = """[user]
 SOCKET = "ours"
 PREFIX = "agent-worker-"
 SLEEPER = "#!/bin/sh\nexec sleep 86400\n"
+STUBBORN = "#!/bin/sh\ntrap '' TERM HUP INT\nwhile :; do sleep 1; done\n"
 ENDER = "#!/bin/sh\nexit 0\n"
 LISTENER = """#!/bin/sh
 printf '> '
 while read -r line; do printf 'heard %s\n> ' "${#line}"; done
+"""
+# A tmux that notes each client before it becomes one: what types into a pane, and all else.
+COUNTING = """#!/bin/sh
+case "$*" in
+*paste-buffer*|*send-keys*) echo typed ;;
+*) echo called ;;
+esac >>"$CALLS"
+exec "REAL" "$@"
 """
 
 # One worker by hand: $1 name, $2 its tree, $3 the agent.
@@ -210,12 +219,13 @@ class Bench:
             "CALLS": self.calls,
         }
         self.write("gitconfig", GIT_CONFIG)
-        for name, text in (("sleeper", SLEEPER), ("ender", ENDER), ("listener", LISTENER)):
+        agents = {"sleeper": SLEEPER, "ender": ENDER, "listener": LISTENER, "stubborn": STUBBORN}
+        for name, text in agents.items():
             os.chmod(self.write(name, text), 0o755)
         real = shutil.which("tmux") or "tmux"
         self.make("counting")
-        shim = self.write("counting/tmux", f'#!/bin/sh\necho call >>"$CALLS"\nexec "{real}" "$@"\n')
-        os.chmod(shim, 0o755)
+        shim = COUNTING.replace("REAL", real)
+        os.chmod(self.write("counting/tmux", shim), 0o755)
 
     # --- Places ---
 
@@ -341,19 +351,22 @@ class Bench:
             found = json.load(file)
         return cost, {k: Cost(*v) for k, v in found["spans"].items()}, found["peak"]
 
-    def tmux_calls(self, pair: Pair, *words: str) -> int:
-        """How many tmux processes a call of the product starts."""
+    def tmux_calls(self, pair: Pair, *words: str, code: int = 0) -> tuple[int, int]:
+        """How many tmux processes a call of the product starts: all, and those that type."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.calls)
         path = self.env["PATH"]
         self.env["PATH"] = os.path.join(self.root, "counting") + os.pathsep + path
         try:
-            self.do(self.command(*words), pair.ours)
+            done = self.run(self.command(*words), pair.ours)
         finally:
             self.env["PATH"] = path
+        if done.returncode != code:
+            fail(f"{words} ended with {done.returncode}: {done.stdout}{done.stderr}")
         with contextlib.suppress(FileNotFoundError), open(self.calls, encoding="utf-8") as file:
-            return len(file.readlines())
-        return 0
+            lines = file.read().split()
+            return len(lines), lines.count("typed")
+        return 0, 0
 
     def warm(self) -> None:
         """Let the product keep its compiled modules, for every verb."""
@@ -630,7 +643,7 @@ class Bench:
                 target = Target(1, 1, 10 + 0.1 * (count - 50))
                 self.add(f"status of {count}, --no-files", 50, target, floors, ours, starts)
                 points.append((count, median(floors), median(ours)))
-                calls[count] = self.tmux_calls(pair, "status", "--no-files")
+                calls[count], _ = self.tmux_calls(pair, "status", "--no-files")
             _, _, peak = self.probe(pair, "", "status", "--no-files")
         (low, floor_low, low_cost), (high, floor_high, high_cost) = points[0], points[-1]
         more = high - low
@@ -735,29 +748,53 @@ class Bench:
     def calls_by_workers(self, counts: tuple[int, int]) -> None:
         """How many tmux calls each command makes for few workers and for many."""
         found: dict[str, list[int]] = {}
+        typing: list[tuple[int, int]] = []
         for count in counts:
             names = [f"w{number}" for number in range(count)]
             with self.pair(50) as pair:
                 folder = self.prompts(names)
-                commands = (
-                    ["spawn", "--prompts-dir", folder, *self.spawn_options()],
-                    ["status", "--no-files"],
-                    ["status"],
-                    ["capture", "w0"],
-                    ["stop", *names],
-                    ["cleanup", *names, "--branch-delete"],
-                )
-                for words in commands:
-                    called = self.tmux_calls(pair, *words)
-                    found.setdefault(
-                        " ".join(words[:1] + [w for w in words[1:] if w == "--no-files"]), []
-                    ).append(called)
+                commands: list[tuple[str, list[str], int]] = [
+                    ("spawn", ["--prompts-dir", folder, *self.spawn_options()], 0),
+                    ("status --no-files", [], 0),
+                    ("status", [], 0),
+                    ("capture", ["w0"], 0),
+                    ("wait --timeout 1", names, 124),
+                    ("stop", names, 0),
+                    ("resume", ["w0", "--settle", "0"], 0),
+                    ("stop", ["w0"], 0),
+                    ("cleanup", [*names, "--branch-delete"], 0),
+                ]
+                for verb, words, code in commands:
+                    called, _ = self.tmux_calls(pair, *verb.split(), *words, code=code)
+                    if words != ["w0"] or verb != "stop":
+                        found.setdefault(verb, []).append(called)
+                spawn = ["spawn", "--prompts-dir", folder, *self.spawn_options("listener", "paste")]
+                typing.append(self.tmux_calls(pair, *spawn))
         for command, numbers in found.items():
             same = "yes" if len(set(numbers)) == 1 else "NO"
             self.fact(
                 f"tmux calls of {command} with {counts[0]} and {counts[1]} workers: "
                 f"{numbers[0]} and {numbers[1]}; the same number: {same}"
             )
+        told = " and ".join(f"{called} ({typed} of them type)" for called, typed in typing)
+        self.fact(
+            f"tmux calls of spawn by paste with {counts[0]} and {counts[1]} workers: {told}; "
+            "typing takes calls for each worker, the rest are looks at all of them in a row"
+        )
+
+    def stop_many(self, rounds: int) -> None:
+        """Stop 20 workers in one call, beside stopping one: those that go at once, and others."""
+        names = [f"w{number}" for number in range(20)]
+        for agent, what in (("sleeper", "stop 20"), ("stubborn", "stop 20 that ignore TERM")):
+            one: list[Cost] = []
+            ours: list[Cost] = []
+            for _ in range(rounds):
+                with self.pair(50) as pair:
+                    self.spawn_many(pair, ["one"], agent)
+                    self.spawn_many(pair, names, agent)
+                    one.append(self.ours(pair, "stop", "one"))
+                    ours.append(self.ours(pair, "stop", *names))
+            self.add(f"{what} (floor: stop one)", 50, Target(1.5, 0, 0), one, ours)
 
 
 def terminated(*_: object) -> None:
@@ -796,6 +833,7 @@ def main() -> int:
         ]
     parts += [
         ("growth", lambda: bench.growth([50, 150] if quick else [50, 200, 500], 3 if quick else 9)),
+        ("stop", lambda: bench.stop_many(1 if quick else 5)),
         ("calls", lambda: bench.calls_by_workers((2, 12) if quick else (2, 40))),
     ]
     began = time.monotonic()

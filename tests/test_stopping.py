@@ -229,7 +229,11 @@ def test_only_the_parent_of_the_very_launcher_is_asked_for_a_socket(
     steering.reach([worker._replace(pane_pid=other.pid, pane_started=started)])
     other.kill()
     other.wait(10)
+    world.tmux("new-session", "-d", "-s", "other", "sleep 600", socket=socket)
+    steering.reach([worker])
     assert asked == []
+    world.tmux("kill-server", socket=socket)
+    socket.unlink(missing_ok=True)
     steering.reach([worker, worker])
     assert asked == [(server, signal.SIGUSR1)]
     os.kill(server, signal.SIGUSR1)

@@ -224,19 +224,24 @@ class Spawn(Case):
 
 
 class Stop(Case):
-    """stop: afterwards nothing lives, the tree is there and the job is cancelled."""
+    """stop of two: afterwards nothing lives, the trees are there and the jobs are cancelled."""
 
     def one(self, name: str, step: int) -> bool:
-        self.done(*self.spawn_words(name))
-        (self.world.tree(name) / "work.txt").write_text("work\n")
-        killed = call(self.world, "stop", name, kill_at=step)
-        self.done("stop", name)
-        assert not self.agents(name)
-        (row,) = self.rows(name)
-        assert row["state"] in ("stopped", "exited"), row
-        assert row["job"]["state"] in ("cancelled", "failed"), row
-        assert (self.world.tree(name) / "work.txt").read_text() == "work\n"
-        self.end(name)
+        names = [name, f"{name}-too"]
+        for each in names:
+            self.done(*self.spawn_words(each))
+            (self.world.tree(each) / "work.txt").write_text("work\n")
+        killed = call(self.world, "stop", *names, kill_at=step)
+        self.done("stop", *names)
+        for each in names:
+            assert not self.agents(each)
+            (row,) = self.rows(each)
+            assert row["state"] in ("stopped", "exited"), row
+            assert row["job"]["state"] in ("cancelled", "failed"), row
+            assert (self.world.tree(each) / "work.txt").read_text() == "work\n"
+        self.done("cleanup", *names, "--discard", "--branch-delete")
+        for each in names:
+            self.require_nothing(each)
         return killed.code is None
 
 
