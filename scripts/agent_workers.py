@@ -20,4 +20,5 @@ if __name__ == "__main__":
     fanout.startup.prepare(SCRIPTS)
     from fanout.cli.agent_workers import main
 
-    sys.exit(main(sys.argv[1:]))
+    # All is written by now; Python would take every module apart before it leaves.
+    os._exit(main(sys.argv[1:]))
