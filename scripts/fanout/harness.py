@@ -88,13 +88,13 @@ COMMON_DIALOGS = (
     ),
 )
 # A question may end any row, so only the last rows count: those above them were answered.
-YES_NO = re.compile(r"(?i)[\[(](?:y/n|yes/no)[\])]\W*$")
+YES_NO = r"(?i)[\[(](?:y/n|yes/no)[\])]\W*$"
 YES_NO_ROWS = 6
 # A dialog is looked for below the input prompt, else in the last rows that hold something: one that
 # was answered may stay on the screen above what the program draws below it.
 LIVE_ROWS = 20
 # A piece of a row ends where a frame or another column begins.
-COLUMN_END = re.compile(r"\s{2,}|[\u2500-\u259f]|\n|$")
+COLUMN_END = r"\s{2,}|[\u2500-\u259f]|\n|$"
 
 
 class Rules(NamedTuple):
@@ -137,8 +137,9 @@ def is_echo(place: re.Match[str], said: str) -> bool:
     """
     if not said:
         return False
-    end = COLUMN_END.search(place.string, place.end())
-    row = place.string[place.start() : end.start() if end else None]
+    rest = place.string[place.end() :]
+    end = re.search(COLUMN_END, rest)
+    row = place.group() + (rest[: end.start()] if end else rest)
     words = re.sub(r"\s+", " ", row).strip(MARKERS)
     return words in re.sub(r"\s+", " ", said)
 
@@ -339,7 +340,7 @@ def common_dialog(text: str, said: str = "") -> str | None:
     flat = re.sub(r"\s+", " ", said)
     for row in last:
         words = re.sub(r"\s+", " ", row).strip(MARKERS)
-        if YES_NO.search(row) is not None and words not in flat:
+        if re.search(YES_NO, row) is not None and words not in flat:
             return "yes/no question"
     return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import os
 import re
 import time
@@ -26,7 +25,7 @@ GLOBALS = {
 }
 # So much of it may go for the names of variables; a session takes about 1200 bytes.
 NAMES_LIMIT = 9_000
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 
 # Fields that cannot hold a tab come first; the title is free text and comes last.
 PANE_FIELDS = (
@@ -263,7 +262,7 @@ def log_command(path: str) -> str:
 
 def variable_names(env: dict[str, str]) -> list[str]:
     """The variables of an environment that a shell can hold, sorted."""
-    return sorted(name for name in env if VARIABLE.fullmatch(name))
+    return sorted(name for name in env if re.fullmatch(VARIABLE, name))
 
 
 def conf_quoted(word: str) -> str:
@@ -324,7 +323,9 @@ def captured(pane: str, mark: str) -> tuple[list[str], list[str]]:
 
 def socket_for(common_dir: str) -> str:
     """The socket name of a repository, so that equal names in two repositories never meet."""
-    return f"agent-workers-{binascii.crc32(os.fsencode(common_dir)):08x}"
+    from binascii import crc32
+
+    return f"agent-workers-{crc32(os.fsencode(common_dir)):08x}"
 
 
 def require_socket_name(name: str) -> str:

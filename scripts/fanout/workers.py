@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 RUNS = records.RUNS
 # The form of an agent's reports, and what they may not state.
-TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z")
-JOB = re.compile(r"\d{4,9}")
+TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z"
+JOB = r"\d{4,9}"
 RESERVED = frozenset(["opens", "before", "launch", "exit_code", "by"])
+SAFE_LETTERS = records.LETTERS | frozenset("_@%+=:,./-")
 PARSED: list[Harness] = []
 
 
@@ -106,9 +107,9 @@ class Worker(NamedTuple):
 
 def quote(word: str) -> str:
     """A word for a POSIX shell; the only quoting function."""
-    from shlex import quote as shell_quote
-
-    return shell_quote(word)
+    if word and SAFE_LETTERS.issuperset(word):
+        return word
+    return "'" + word.replace("'", "'\"'\"'") + "'"
 
 
 def record_file(common_dir: str, name: str) -> str:
@@ -206,9 +207,9 @@ def read_logs(common_dir: str, worker: Worker) -> Logs:
 
 def is_report(event: records.Event) -> bool:
     """Whether a line in an agent's own log is a report: agents may write anything there."""
-    if event.event not in records.REPORTS or TIMESTAMP.fullmatch(event.at) is None:
+    if event.event not in records.REPORTS or re.fullmatch(TIMESTAMP, event.at) is None:
         return False
-    return event.job is None or JOB.fullmatch(event.job) is not None
+    return event.job is None or re.fullmatch(JOB, event.job) is not None
 
 
 def trusted(event: records.Event) -> records.Event:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 
@@ -242,7 +243,7 @@ def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Reques
     env: dict[str, str] = {}
     for pair in options.env:
         key, equals, value = pair.partition("=")
-        if not equals or tmux.VARIABLE.fullmatch(key) is None:
+        if not equals or re.fullmatch(tmux.VARIABLE, key) is None:
             raise usage(
                 "invalid-env",
                 f"--env {pair[:80]!r} is not K=V",
@@ -251,7 +252,7 @@ def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Reques
         if key.startswith("AGENT_WORKER_"):
             raise usage("invalid-env", f"{key} is set by spawn itself", "use another name")
         env[key] = value
-    if "\0" in options.session_prefix or not records.NAME.fullmatch("a" + options.session_prefix):
+    if "\0" in options.session_prefix or not records.is_name("a" + options.session_prefix):
         raise usage(
             "invalid-prefix",
             f"{options.session_prefix[:80]!r} is not a session prefix",
