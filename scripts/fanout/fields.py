@@ -24,6 +24,8 @@ else:
         def __new__(cls, *args: Any, **named: Any) -> Fields:
             """One of these, from values by position and by name."""
             fields, defaults = cls._fields, cls._field_defaults
+            if len(args) == len(fields) and not named:
+                return tuple.__new__(cls, args)
             values = list(args)
             for field in fields[len(args) :]:
                 if field in named:
@@ -38,18 +40,19 @@ else:
 
         def _replace(self, **named: Any) -> Fields:
             """The same with other values for some fields."""
-            values = [named.pop(field, value) for field, value in zip(self._fields, self)]
+            values = [named.pop(field, value) for field, value in zip(self._fields, self, strict=True)]
             if named:
                 raise TypeError(f"{type(self).__name__} has no {', '.join(named)}")
             return tuple.__new__(type(self), values)
 
         def _asdict(self) -> dict[str, Any]:
             """The values by field."""
-            return dict(zip(self._fields, self))
+            return dict(zip(self._fields, self, strict=True))
 
         def __repr__(self) -> str:
             """The values with their fields."""
-            return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._asdict().items())})"
+            words = (f"{field}={value!r}" for field, value in self._asdict().items())
+            return f"{type(self).__name__}({', '.join(words)})"
 
     class Maker(type):
         """Makes a named tuple of a class statement, as `typing.NamedTuple` does."""

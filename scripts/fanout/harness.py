@@ -66,22 +66,26 @@ TOP_LEVEL = frozenset(
 
 # What a program asks before it takes a task, in the words that agent CLIs use. A mapping's own
 # `waiting` patterns come first; these catch a dialog that its author did not meet. The words begin
-# a row, after a frame, a marker or a number: within a sentence they are somebody's prose.
+# a row, after a frame, a marker or a number: within a sentence they are somebody's prose. A pattern
+# is looked for only where one of the words before it stands: most screens show none of them.
 ROW_START = r"(?i)^[^\w\n]*(?:\d{1,2}[.)\]] *)?"
 COMMON_DIALOGS = (
     (
         "trust dialog",
+        ("trust",),
         ROW_START
         + r"(?:do you trust\b"
         + r"|(?:yes, )?(?:i )?trust (?:this|the) (?:folder|files|directory|workspace))",
     ),
     (
         "login dialog",
+        ("log", "sign", "api key"),
         ROW_START
         + r"(?:(?:please )?(?:log|sign) ?in (?:to|with) |(?:please )?(?:enter|paste) your api key)",
     ),
     (
         "permission dialog",
+        ("allow", "would you like", "do you want"),
         ROW_START
         + r"(?:(?:yes, )?allow (?:this|command|once)\b|allow execution of\b|would you like to run\b"
         + r"|do you want to (?:proceed|create|run|allow)\b)",
@@ -110,7 +114,7 @@ class Rules(NamedTuple):
         """What matched, or None. Text that repeats `said` (see `is_echo`) does not count."""
         for pattern in self.patterns:
             if pattern.startswith(TITLE):
-                found = re.search(pattern.removeprefix(TITLE), title)
+                found = compiled(pattern).search(title)
             else:
                 found = search(pattern, text, said)
             if found is not None:
@@ -120,13 +124,24 @@ class Rules(NamedTuple):
     def lowest(self, text: str) -> int:
         """Where the lowest match on a screen begins; -1 without one."""
         patterns = [pattern for pattern in self.patterns if not pattern.startswith(TITLE)]
-        found = [m.start() for p in patterns for m in re.finditer(p, text, re.MULTILINE)]
+        found = [m.start() for p in patterns for m in compiled(p).finditer(text)]
         return max(found, default=-1)
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A pattern as it is searched; a title is one line.
+
+    Raises SkillError `invalid-mapping` (exit 2): one from a record was checked long ago.
+    """
+    try:
+        return re.compile(pattern.removeprefix(TITLE), re.MULTILINE)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise usage("invalid-mapping", f"{pattern!r} is no regular expression: {error}") from error
 
 
 def search(pattern: str, text: str, said: str) -> re.Match[str] | None:
     """The first place on a screen that matches and does not only repeat what the agent was told."""
-    found = re.finditer(pattern, text, re.MULTILINE)
+    found = compiled(pattern).finditer(text)
     return next((place for place in found if not is_echo(place, said)), None)
 
 
@@ -227,8 +242,11 @@ def is_text(value: Any) -> TypeGuard[str]:
     return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
-def parse_mapping(value: Any, source: str) -> Harness:
-    """Check a mapping's value. Raises SkillError `invalid-mapping` (exit 2)."""
+def parse_mapping(value: Any, source: str, *, recorded: bool = False) -> Harness:
+    """Check a mapping's value. Raises SkillError `invalid-mapping` (exit 2).
+
+    The patterns of one that was recorded were looked at before: compiling them takes long.
+    """
 
     def wrong(where: str, expected: str) -> SkillError:
         return usage("invalid-mapping", f"the mapping {source!r}: {where} must be {expected}")
@@ -261,11 +279,13 @@ def parse_mapping(value: Any, source: str) -> Harness:
             where = f"interactive.{key}" if single else f"interactive.{key}[{number}]"
             if len(pattern) > PATTERN_LIMIT:
                 raise wrong(where, f"a pattern of at most {PATTERN_LIMIT} characters")
+            if recorded:
+                continue
             try:
-                compiled = re.compile(pattern.removeprefix(TITLE))
-            except (re.error, OverflowError, RecursionError) as error:
-                raise wrong(where, f"a regular expression; {pattern!r}: {error}") from error
-            if compiled.search("") is not None:
+                found = compiled(pattern).search("")
+            except SkillError as error:
+                raise wrong(where, f"a regular expression; {error.message}") from error
+            if found is not None:
                 raise wrong(where, f"a pattern that needs some text to match, unlike {pattern!r}")
         return Rules(patterns)
 
@@ -333,9 +353,12 @@ def dialog_on_screen(harness: Harness, text: str, title: str, said: str = "") ->
 
 def common_dialog(text: str, said: str = "") -> str | None:
     """The name of a dialog that many agent CLIs show, or None."""
-    for name, pattern in COMMON_DIALOGS:
-        if search(pattern, text, said) is not None:
+    folded = text.casefold()
+    for name, words, pattern in COMMON_DIALOGS:
+        if any(word in folded for word in words) and search(pattern, text, said) is not None:
             return name
+    if "y/n" not in folded and "yes/no" not in folded:
+        return None
     last = [row.rstrip() for row in text.split("\n") if row.strip()][-YES_NO_ROWS:]
     flat = re.sub(r"\s+", " ", said)
     for row in last:

@@ -24,6 +24,14 @@ SCHEMA = 1
 # The folder in a worktree that its agent may write to, and what it may report there.
 RUNS = ".worker-runs"
 REPORTS = ("started", "progress", "heartbeat", "completed", "error")
+# The types of JSON values by their names in an annotation.
+TYPES: dict[str, type] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "float": float,
+    "dict[str, Any]": dict,
+}
 # No log of ours comes near it.
 READ_LIMIT = 32_000_000
 LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
@@ -75,12 +83,13 @@ def new_id() -> str:
 
 def home(common_dir: str) -> str:
     """The coordinator's folder in a repository."""
-    return os.path.join(common_dir, "agent-workers")
+    # Not os.path.join, here and wherever a command comes by for each worker: that costs more.
+    return f"{common_dir}/agent-workers"
 
 
 def worker_dir(common_dir: str, name: str) -> str:
     """The record of one worker."""
-    return os.path.join(home(common_dir), "workers", name)
+    return f"{common_dir}/agent-workers/workers/{name}"
 
 
 def make_dir(path: str) -> None:
@@ -109,7 +118,7 @@ def worker_names(common_dir: str) -> list[str]:
     return sorted(
         entry
         for entry in entries
-        if is_name(entry) and os.path.lexists(os.path.join(folder, entry, "worker.json"))
+        if is_name(entry) and os.path.lexists(f"{folder}/{entry}/worker.json")
     )
 
 
@@ -167,15 +176,17 @@ def require_fields(path: str, fields: dict[str, Any], annotations: dict[str, Any
 
     Raises SkillError `record-damaged`.
     """
-    # Under `from __future__ import annotations` they are ForwardRefs.
-    wanted = {key: str(getattr(a, "__forward_arg__", a)) for key, a in annotations.items()}
-    for name in wanted.keys() - fields.keys():
-        raise damaged(path, f"the field {name!r} is missing")
-    for name, value in fields.items():
-        if name not in wanted:
-            raise damaged(path, f"the field {name[:80]!r} is not known")
-        if not fits(value, wanted[name]):
-            raise damaged(path, f"the field {name!r} is not of the type {wanted[name]}")
+    for name, annotation in annotations.items():
+        # Under `from __future__ import annotations` those of typing.NamedTuple are ForwardRefs.
+        wanted = annotation if type(annotation) is str else annotation.__forward_arg__
+        if name not in fields:
+            raise damaged(path, f"the field {name!r} is missing")
+        value = fields[name]
+        # Most fields are plain: one comparison is enough for them.
+        if TYPES.get(wanted) is not type(value) and not fits(value, wanted):
+            raise damaged(path, f"the field {name!r} is not of the type {wanted}")
+    for name in fields.keys() - annotations.keys():
+        raise damaged(path, f"the field {name[:80]!r} is not known")
 
 
 def fits(value: Any, annotation: str) -> bool:
@@ -191,8 +202,7 @@ def fits(value: Any, annotation: str) -> bool:
         )
     if annotation == "float":
         return isinstance(value, (int, float)) and not isinstance(value, bool)
-    types = {"str": str, "int": int, "bool": bool}
-    return annotation == "Any" or type(value) is types.get(annotation)
+    return annotation == "Any" or type(value) is TYPES.get(annotation)
 
 
 def read_regular(path: str) -> bytes:
@@ -207,14 +217,14 @@ def read_regular(path: str) -> bytes:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise damaged(path, "not a file")
-            os.lseek(descriptor, max(0, found.st_size - READ_LIMIT), os.SEEK_SET)
+            if found.st_size > READ_LIMIT:
+                os.lseek(descriptor, found.st_size - READ_LIMIT, os.SEEK_SET)
             # Plain reads: a file object costs more than all the rest.
-            parts: list[bytes] = []
-            left = READ_LIMIT
-            while left > 0 and (part := os.read(descriptor, min(left, found.st_size + 1))):
-                parts.append(part)
-                left -= len(part)
-            return b"".join(parts)
+            wanted = min(found.st_size, READ_LIMIT)
+            content = b""
+            while len(content) < wanted and (part := os.read(descriptor, wanted - len(content))):
+                content += part
+            return content
         finally:
             os.close(descriptor)
     except FileNotFoundError:

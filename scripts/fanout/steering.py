@@ -1,4 +1,4 @@
-"""Work on workers that are there: look, capture, send, stop, attach."""
+"""Work on workers that are there: look, stop."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 
 from fanout import git, jobs, proctree, records, worktrees
 from fanout import workers as life
-from fanout.errors import ExitCode, SkillError, refused
+from fanout.errors import ExitCode, SkillError
 from fanout.fields import NamedTuple
-from fanout.output import plain_text
 from fanout.tmux import Pane, Server
 from fanout.workers import State, Worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 LEAVE_WAIT = 3.0
@@ -83,9 +83,10 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
         common, [(w.base, heads[w.branch_ref]) for w in workers if w.branch_ref in heads]
     )
     views: list[View] = []
+    alive = marks_alive(workers)
     for worker in workers:
         logs = life.read_logs(common, worker)
-        state = life.state_of(common, worker, *seen[worker.name], logs)
+        state = life.state_of(common, worker, *seen[worker.name], logs, alive)
         tree = trees.get(worker.name)
         trouble = tree_trouble(common, worker)
         if trouble:
@@ -97,10 +98,24 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
     return views
 
 
+def marks_alive(workers: list[Worker]) -> Callable[[str], bool]:
+    """Says whether a process carries a worker's mark; all are looked for at the first question."""
+    found: dict[str, bool] = {}
+
+    def alive(mark: str) -> bool:
+        if not found:
+            marks = [worker.mark for worker in workers]
+            trees = proctree.trees([([], each) for each in marks])
+            found.update(zip(marks, map(bool, trees), strict=True))
+        return found[mark]
+
+    return alive
+
+
 def tree_trouble(common_dir: str, worker: Worker) -> str:
     """What is wrong with a worker's tree as such, in words; empty when it is in its place."""
+    expected = f"{common_dir}/worktrees/{os.path.basename(worker.admin_dir)}"
     admin = worktrees.admin_dir_of(worker.worktree)
-    expected = os.path.join(common_dir, "worktrees", os.path.basename(worker.admin_dir))
     if admin == expected:
         return ""
     if not os.path.isdir(worker.worktree):
@@ -171,45 +186,6 @@ def count_ahead(common_dir: str, pairs: list[tuple[str, str]]) -> dict[tuple[str
                     queue += parents[commit]
             counts[base, head] = len(seen)
     return counts
-
-
-# --- capture --------------------------------------------------------------------------------
-
-
-def capture(repo: git.Repository, worker: Worker, lines: int, *, from_log: bool) -> str:
-    """The last lines that an agent printed, from its pane or from the log, safe to show."""
-    if from_log:
-        path = os.path.join(records.worker_dir(repo.common_dir, worker.name), "terminal.log")
-        try:
-            with open(path, "rb") as file:
-                file.seek(max(0, os.path.getsize(path) - lines * 4000))
-                text = file.read().decode("utf-8", "replace")
-        except FileNotFoundError:
-            text = ""
-        return last_lines(text.replace("\r", ""), lines)
-    pane = life.own_pane(worker, worker.server.panes())
-    if pane is None:
-        raise refused(
-            "no-pane",
-            f"the tmux session of {worker.name!r} is no longer there",
-            "its output is kept: give --log",
-        )
-    history, _, text = worker.server.require(
-        ["display-message", "-p", "-t", pane.pane, "#{history_size}"],
-        ["capture-pane", "-p", "-J", "-t", pane.pane, "-S", str(-lines)],
-    ).partition("\n")
-    # Wrapped lines are joined, so the wanted number may need more rows; ask again for all.
-    if int(history) > lines and len(last_lines(text, lines + 1).split("\n")) <= lines:
-        text = worker.server.capture(pane.pane, 1_000_000)
-    return last_lines(text, lines)
-
-
-def last_lines(text: str, lines: int) -> str:
-    """The last lines of a text; blank ones at the end do not count."""
-    rows = [row.rstrip() for row in plain_text(text).split("\n")]
-    while rows and not rows[-1]:
-        rows.pop()
-    return "\n".join(rows[-lines:])
 
 
 # --- stop -----------------------------------------------------------------------------------

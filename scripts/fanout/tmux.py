@@ -38,6 +38,7 @@ PANE_FIELDS = (
     "#{pane_in_mode}",
     "#{pid}",
     "#{cursor_y}",
+    "#{history_size}",
     "#{pane_title}",
 )
 PANE_FORMAT = "\t".join(PANE_FIELDS)
@@ -55,6 +56,7 @@ class Pane(NamedTuple):
     in_mode: bool
     server_pid: int
     cursor_y: int
+    history: int
     title: str
 
 
@@ -133,11 +135,16 @@ class Server(NamedTuple):
             raise SkillError("tmux-failed", f"tmux list-panes failed: {done.error_text}")
         return {pane.pane: pane for pane in map(parse_pane, lines_of(done.text))}
 
-    def look(self, wanted: list[str]) -> tuple[dict[str, Pane], dict[str, str]]:
-        """All panes, and the visible text of the wanted ones that exist, in one or two calls."""
+    def look(
+        self, wanted: list[str], rows: int | None = None
+    ) -> tuple[dict[str, Pane], dict[str, str]]:
+        """All panes, and the text of the wanted ones that exist, in one or two calls.
+
+        The text is what is visible; with `rows`, so much of the history too, wrapped lines joined.
+        """
         mark = f"=={os.urandom(8).hex()}=="
         listing = ["list-panes", "-a", "-F", PANE_FORMAT]
-        captures = [command for pane in wanted for command in captured(pane, mark)]
+        captures = [command for pane in wanted for command in captured(pane, mark, rows)]
         done = self.run(listing, *captures)
         if done.code == 0:
             head, *texts = done.text.split(mark + "\n")
@@ -147,7 +154,7 @@ class Server(NamedTuple):
         present = [pane for pane in wanted if pane in panes]
         screens: dict[str, str] = {}
         if present:
-            done = self.run(*(c for pane in present for c in captured(pane, mark)))
+            done = self.run(*(c for pane in present for c in captured(pane, mark, rows)))
             texts = done.text.split(mark + "\n")[1:]
             # A pane that went away meanwhile ends the sequence there.
             screens.update(zip(present, texts, strict=False))
@@ -282,7 +289,9 @@ def argument(word: str) -> str:
 
 def parse_pane(line: str) -> Pane:
     """Read one line in PANE_FORMAT."""
-    pane, mark, session, pid, dead, status, mode, server, cursor, title = line.split("\t", 9)
+    pane, mark, session, pid, dead, status, mode, server, cursor, history, title = (
+        line.split("\t", 10)
+    )
     return Pane(
         pane=pane,
         mark=mark,
@@ -293,6 +302,7 @@ def parse_pane(line: str) -> Pane:
         in_mode=mode not in ("", "0"),
         server_pid=int(server),
         cursor_y=int(cursor or 0),
+        history=int(history or 0),
         title=title,
     )
 
@@ -316,9 +326,10 @@ def is_ending(message: str) -> bool:
     return message in ("server exited", "server exited unexpectedly", "lost server")
 
 
-def captured(pane: str, mark: str) -> tuple[list[str], list[str]]:
-    """The commands that print a mark and then a pane's visible text."""
-    return (["display-message", "-p", mark], ["capture-pane", "-p", "-t", pane])
+def captured(pane: str, mark: str, rows: int | None) -> tuple[list[str], list[str]]:
+    """The commands that print a mark and then a pane's text (see `Server.look`)."""
+    history = [] if rows is None else ["-J", "-S", str(-rows)]
+    return (["display-message", "-p", mark], ["capture-pane", "-p", "-t", pane, *history])
 
 
 def socket_for(common_dir: str) -> str:

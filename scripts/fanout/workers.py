@@ -7,16 +7,18 @@ import os
 import re
 import time
 
-from fanout import harness as harnesses
-from fanout import proctree, records
+from fanout import records
 from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
-from fanout.harness import Harness
 from fanout.tmux import Pane, Server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+    from fanout.harness import Harness
+    from fanout.proctree import Process
 
 RUNS = records.RUNS
 # The form of an agent's reports, and what they may not state.
@@ -77,7 +79,7 @@ class Worker(NamedTuple):
     @property
     def events_file(self) -> str:
         """Where its agent reports."""
-        return os.path.join(self.worktree, RUNS, "events.jsonl")
+        return f"{self.worktree}/{RUNS}/events.jsonl"
 
     @property
     def server(self) -> Server:
@@ -91,7 +93,9 @@ class Worker(NamedTuple):
         for known in PARSED:
             if known.mapping == self.mapping:
                 return known
-        PARSED.append(harnesses.parse_mapping(self.mapping, "the worker's record"))
+        from fanout.harness import parse_mapping
+
+        PARSED.append(parse_mapping(self.mapping, "the worker's record", recorded=True))
         return PARSED[-1]
 
     @property
@@ -114,7 +118,7 @@ def quote(word: str) -> str:
 
 def record_file(common_dir: str, name: str) -> str:
     """The path of a worker's record."""
-    return os.path.join(records.worker_dir(common_dir, name), "worker.json")
+    return f"{records.worker_dir(common_dir, name)}/worker.json"
 
 
 def save(common_dir: str, worker: Worker) -> None:
@@ -137,7 +141,7 @@ def load(common_dir: str, name: str) -> Worker:
     records.require_fields(path, value, Worker.__annotations__)
     if value["name"] != name:
         raise records.damaged(path, f"it is the record of {value['name']!r}")
-    return Worker(**value)
+    return Worker(*[value[field] for field in Worker._fields])
 
 
 def lock(common_dir: str, name: str, wait: float = 0.5) -> contextlib.AbstractContextManager[None]:
@@ -289,10 +293,12 @@ def state_of(
     panes: dict[str, Pane] | None,
     screens: dict[str, str],
     logs: Logs | None = None,
+    alive: Callable[[str], bool] | None = None,
 ) -> State:
     """The state of a worker. `panes` is None when the server's answer could not be read.
 
-    `logs` were read after the server was asked, if they are given.
+    `logs` were read after the server was asked, if they are given. `alive` says whether any process
+    carries a mark.
     """
     if worker.phase == "spawning":
         return State("unknown", detail="its spawn did not finish; run it again to take it back")
@@ -308,20 +314,29 @@ def state_of(
             return State("stopped", pane.dead_status if pane else None)
         if pane is not None:
             return State("exited", pane.dead_status, "its launcher was killed")
-        if proctree.tree([], worker.mark):
+        if (alive or any_process)(worker.mark):
             return State("unknown", detail="its agent lives, but its session cannot be reached")
         return State("gone", detail="its tmux session is no longer there")
     text = screens.get(pane.pane, "")
-    dialog = harnesses.dialog_on_screen(worker.harness, text, pane.title)
+    from fanout.harness import dialog_on_screen
+
+    dialog = dialog_on_screen(worker.harness, text, pane.title)
     if dialog is not None:
         # The prompts are read only when a look needs them: the screen may just repeat one.
         said = prompts_given(common_dir, worker.name)
-        dialog = harnesses.dialog_on_screen(worker.harness, text, pane.title, said)
+        dialog = dialog_on_screen(worker.harness, text, pane.title, said)
     if dialog is not None:
         return State("waiting", detail=dialog)
     if is_starting(common_dir, worker):
         return State("starting")
     return State("running")
+
+
+def any_process(mark: str) -> bool:
+    """Whether a process carries this mark."""
+    from fanout import proctree
+
+    return bool(proctree.tree([], mark))
 
 
 def prompts_given(common_dir: str, name: str) -> str:
@@ -338,7 +353,7 @@ def prompts_given(common_dir: str, name: str) -> str:
 def is_starting(common_dir: str, worker: Worker) -> bool:
     """Whether the agent has neither printed nor reported anything since it was started lately."""
     folder = records.worker_dir(common_dir, worker.name)
-    for path in (os.path.join(folder, "terminal.log"), worker.events_file):
+    for path in (f"{folder}/terminal.log", worker.events_file):
         try:
             if os.stat(path).st_size > 0:
                 return False
@@ -359,8 +374,10 @@ def was_stopped(logs: Logs, worker: Worker) -> bool:
     return False
 
 
-def processes_of(worker: Worker, panes: dict[str, Pane]) -> list[proctree.Process]:
+def processes_of(worker: Worker, panes: dict[str, Pane]) -> list[Process]:
     """All living processes of a worker's agent, those in sessions of their own included."""
+    from fanout import proctree
+
     return proctree.tree(live_roots(worker, panes), worker.mark)
 
 

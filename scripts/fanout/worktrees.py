@@ -85,8 +85,8 @@ class Status(NamedTuple):
 def admin_dir_of(worktree: str) -> str | None:
     """The administrative folder that a linked worktree's `.git` file names, or None."""
     try:
-        with open(os.path.join(worktree, ".git"), encoding="utf-8", errors="surrogateescape") as f:
-            content = f.read().removesuffix("\n")
+        with open(f"{worktree}/.git", "rb", buffering=0) as file:
+            content = os.fsdecode(file.read()).removesuffix("\n")
     except OSError:
         return None
     if not content.startswith("gitdir: "):

@@ -345,7 +345,7 @@ def status(repo: Repository, options: argparse.Namespace) -> Answer:
         return watch(views, options.json)
     rows, errors = views()
     data = {
-        "workers": [view.to_json() for view in rows],
+        "workers": [view.to_json() for view in rows] if options.json else [],
         "damaged": [error.to_json() for error in errors],
         "integration_branch": repo.branch,
     }
@@ -428,11 +428,12 @@ def status_actions(repo: Repository, views: list[View]) -> tuple[dict[str, Any],
 
 def capture(repo: Repository, options: argparse.Namespace) -> Answer:
     """`capture`: the agent's last lines."""
-    from fanout import steering
+    from fanout import capturing
     from fanout.workers import load
 
-    text = steering.capture(
-        repo, load(repo.common_dir, options.name), options.lines, from_log=options.log
+    common = repo.common_dir
+    text = capturing.capture(
+        common, load(common, options.name), options.lines, from_log=options.log
     )
     data = {"name": options.name, "text": text, "source": "log" if options.log else "screen"}
     return Answer("capture", text, data)
