@@ -13,8 +13,8 @@ from world import SCRIPTS
 ROOMS = SCRIPTS / "fanout"
 # A room imports rooms of lower rows alone, so there can be no cycle. The rooms of cli/ stand above.
 LAYERS = [
-    {"errors", "fields", "keeping", "startup"},
-    {"output", "process"},
+    {"errors", "fields", "keeping"},
+    {"output", "process", "startup"},
     {"git", "harness", "proctree", "records"},
     {"reporting", "tmux", "worktrees"},
     {"doctor", "rescue", "workers"},

@@ -6,7 +6,11 @@ import os
 
 from fanout.errors import SkillError, missing, usage
 from fanout.fields import NamedTuple
-from fanout.process import Completed, clean_environment, run
+from fanout.process import Completed, clean_environment, finish, run, start
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # A user's fsmonitor may answer late, and `gc` in the middle of a fan-out costs seconds.
 SAFE_CONFIG = [
@@ -64,9 +68,13 @@ def require_git(
     cwd: str, *arguments: str, stdin: bytes | None = None, env: dict[str, str] | None = None
 ) -> Completed:
     """Run git and demand success. Raises SkillError `git-failed` with git's own words."""
-    done = git(cwd, *arguments, stdin=stdin, env=env)
+    command = next((word for word in arguments if not word.startswith("-")), "git")
+    return require_done(git(cwd, *arguments, stdin=stdin, env=env), command)
+
+
+def require_done(done: Completed, command: str) -> Completed:
+    """Demand that a git process succeeded. Raises SkillError `git-failed` with git's own words."""
     if done.code != 0:
-        command = next((word for word in arguments if not word.startswith("-")), "git")
         raise SkillError("git-failed", f"git {command} failed: {done.error_text or done.code}")
     return done
 
@@ -191,9 +199,23 @@ def require_branch_name(repo: Repository, branch: str) -> str:
     return branch
 
 
+HEADS = ["for-each-ref", "--format=%(objectname) %(refname)", "refs/heads"]
+
+
 def branch_heads(repo_dir: str) -> dict[str, str]:
     """The commit id of every local branch, by full ref name."""
-    done = require_git(repo_dir, "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads")
+    return parse_heads(require_git(repo_dir, *HEADS))
+
+
+def start_branch_heads(repo_dir: str) -> Callable[[], dict[str, str]]:
+    """`branch_heads` beside other work; the answer waits for them."""
+    argv = ["git", *SAFE_CONFIG, *HEADS]
+    asked = start(argv, cwd=repo_dir, env=git_environment())
+    return lambda: parse_heads(require_done(finish(asked, argv), "for-each-ref"))
+
+
+def parse_heads(done: Completed) -> dict[str, str]:
+    """The lines of `git for-each-ref` as HEADS asks for them."""
     rows = (line.split(" ", 1) for line in done.text.split("\n") if line)
     return {ref: commit for commit, ref in rows}
 

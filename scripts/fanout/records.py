@@ -18,7 +18,7 @@ from fanout.fields import NamedTuple
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from typing import Any
+    from typing import Any, TypeGuard
 
 SCHEMA = 1
 # The folder in a worktree that its agent may write to, and what it may report there.
@@ -233,7 +233,7 @@ def read_regular(path: str) -> bytes:
         raise damaged(path, error.strerror or str(error)) from error
 
 
-def is_object(value: Any) -> bool:
+def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
     """Whether a JSON value is an object."""
     return isinstance(value, dict)
 
@@ -276,7 +276,8 @@ def read_events(path: str) -> tuple[list[Event], int]:
     events: list[Event] = []
     unreadable = 0
     for line in lines:
-        event = parse_event(line)
+        # What follows the last line end is no line; finding that out as JSON would take long.
+        event = parse_event(line) if line else None
         if event is not None:
             events.append(event)
         elif line.strip():
@@ -287,18 +288,15 @@ def read_events(path: str) -> tuple[list[Event], int]:
 def parse_event(line: bytes) -> Event | None:
     """An event from one line; None for a torn or foreign one. Agents may write these files."""
     try:
-        value: Any = json.loads(line)
+        value: Any = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
         return None
     if not is_object(value):
         return None
-    fields: dict[str, Any] = value
-    kind, at, job, data = (fields.get(key) for key in ("event", "at", "job", "data"))
+    kind, at, job, data = value.get("event"), value.get("at"), value.get("job"), value.get("data")
     if not isinstance(kind, str) or not isinstance(at, str):
         return None
-    return Event(
-        kind, at, job if isinstance(job, str) else None, fields["data"] if is_object(data) else {}
-    )
+    return Event(kind, at, job if isinstance(job, str) else None, data if is_object(data) else {})
 
 
 def archive(common_dir: str, name: str, why: str) -> str:

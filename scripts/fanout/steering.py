@@ -75,10 +75,13 @@ def look(workers: list[Worker]) -> dict[str, tuple[dict[str, Pane] | None, dict[
 
 def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> list[View]:
     """The state of each worker, of its branch and, unless told otherwise, of its files."""
+    if not workers:
+        return []
     common = repo.common_dir
     trees = read_trees(common, workers) if files else {}
+    asked = git.start_branch_heads(common)
     seen = look(workers)
-    heads = git.branch_heads(common) if workers else {}
+    heads = asked()
     ahead = count_ahead(
         common, [(w.base, heads[w.branch_ref]) for w in workers if w.branch_ref in heads]
     )

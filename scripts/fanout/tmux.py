@@ -39,9 +39,12 @@ PANE_FIELDS = (
     "#{pid}",
     "#{cursor_y}",
     "#{history_size}",
+    "#{pane_height}",
     "#{pane_title}",
 )
 PANE_FORMAT = "\t".join(PANE_FIELDS)
+# No line of the list looks like this.
+END_OF_LIST = "=="
 
 
 class Pane(NamedTuple):
@@ -57,6 +60,7 @@ class Pane(NamedTuple):
     server_pid: int
     cursor_y: int
     history: int
+    height: int
     title: str
 
 
@@ -71,7 +75,7 @@ class Server(NamedTuple):
         """Run commands as one sequence in one client; the exit code is an answer."""
         # -u: without a UTF-8 locale tmux would print `_` for each tab and each wide character.
         argv = ["tmux", "-u", *self.address, "-f", CONFIG]
-        size = sum(len(os.fsencode(word)) + 1 for words in commands for word in (";", *words))
+        size = len(os.fsencode("\0;\0".join(map("\0".join, commands))))
         if stdin is None and size > MESSAGE_LIMIT:
             return self.run_file(argv, commands, env)
         for number, command in enumerate(commands):
@@ -140,25 +144,26 @@ class Server(NamedTuple):
     ) -> tuple[dict[str, Pane], dict[str, str]]:
         """All panes, and the text of the wanted ones that exist, in one or two calls.
 
-        The text is what is visible; with `rows`, so much of the history too, wrapped lines joined.
+        The text is what is visible. With `rows`, for one pane alone, it begins so many rows up in
+        the history, and wrapped lines are joined.
         """
-        mark = f"=={os.urandom(8).hex()}=="
-        listing = ["list-panes", "-a", "-F", PANE_FORMAT]
-        captures = [command for pane in wanted for command in captured(pane, mark, rows)]
-        done = self.run(listing, *captures)
-        if done.code == 0:
-            head, *texts = done.text.split(mark + "\n")
-            panes = {pane.pane: pane for pane in map(parse_pane, lines_of(head))}
-            return panes, dict(zip(wanted, texts, strict=True))
-        panes = self.panes()
-        present = [pane for pane in wanted if pane in panes]
-        screens: dict[str, str] = {}
-        if present:
-            done = self.run(*(c for pane in present for c in captured(pane, mark, rows)))
-            texts = done.text.split(mark + "\n")[1:]
-            # A pane that went away meanwhile ends the sequence there.
-            screens.update(zip(present, texts, strict=False))
-        return panes, screens
+        done = self.run(*looking(wanted, rows))
+        panes: dict[str, Pane] = {}
+        if done.code != 0:
+            panes = self.panes()
+            wanted = [pane for pane in wanted if pane in panes]
+            if not wanted:
+                return panes, {}
+            done = self.run(*looking(wanted, rows))
+        head, _, text = done.text.partition(f"\n{END_OF_LIST}\n")
+        found = {pane.pane: pane for pane in map(parse_pane, lines_of(head))}
+        if rows is not None and done.code == 0:
+            return found, dict.fromkeys(wanted, text)
+        texts = cut(text, [found[pane] for pane in wanted if pane in found])
+        # A pane that went away meanwhile ends the sequence there.
+        if done.code == 0 and (len(texts) < len(wanted) or sum(map(len, texts.values())) < len(text)):
+            raise SkillError("tmux-failed", "tmux showed other rows than its panes have")
+        return found or panes, texts
 
     def paste(self, pane: str, text: bytes) -> None:
         """Paste text into a pane, in bracketed paste where its program asked for that.
@@ -274,6 +279,8 @@ def variable_names(env: dict[str, str]) -> list[str]:
 
 def conf_quoted(word: str) -> str:
     """A word as tmux takes it from a configuration file."""
+    if word.isalnum() and word.isascii():
+        return word
     return "'" + word.replace("'", "'\\''") + "'"
 
 
@@ -289,21 +296,18 @@ def argument(word: str) -> str:
 
 def parse_pane(line: str) -> Pane:
     """Read one line in PANE_FORMAT."""
-    pane, mark, session, pid, dead, status, mode, server, cursor, history, title = (
-        line.split("\t", 10)
-    )
+    pane, mark, session, pid, dead, status, mode, server, *numbers, title = line.split("\t", 11)
     return Pane(
-        pane=pane,
-        mark=mark,
-        session=session,
-        pid=int(pid or 0),
-        dead=dead == "1",
-        dead_status=int(status) if status else None,
-        in_mode=mode not in ("", "0"),
-        server_pid=int(server),
-        cursor_y=int(cursor or 0),
-        history=int(history or 0),
-        title=title,
+        pane,
+        mark,
+        session,
+        int(pid or 0),
+        dead == "1",
+        int(status) if status else None,
+        mode not in ("", "0"),
+        int(server),
+        *(int(number or 0) for number in numbers),
+        title,
     )
 
 
@@ -326,10 +330,30 @@ def is_ending(message: str) -> bool:
     return message in ("server exited", "server exited unexpectedly", "lost server")
 
 
-def captured(pane: str, mark: str, rows: int | None) -> tuple[list[str], list[str]]:
-    """The commands that print a mark and then a pane's text (see `Server.look`)."""
+def looking(wanted: list[str], rows: int | None) -> list[list[str]]:
+    """The commands of a look (see `Server.look`): all panes, a mark, then the texts."""
     history = [] if rows is None else ["-J", "-S", str(-rows)]
-    return (["display-message", "-p", mark], ["capture-pane", "-p", "-t", pane, *history])
+    return [
+        ["list-panes", "-a", "-F", PANE_FORMAT],
+        ["display-message", "-p", END_OF_LIST],
+        *(["capture-pane", "-p", "-t", pane, *history] for pane in wanted),
+    ]
+
+
+def cut(text: str, panes: list[Pane]) -> dict[str, str]:
+    """The text of each pane from the texts of all: each has one line for a row of its pane.
+
+    A mark between them would cost the server more than the texts do.
+    """
+    lines = text.split("\n")
+    texts: dict[str, str] = {}
+    begin = 0
+    for pane in panes:
+        end = begin + pane.height
+        if end < len(lines):
+            texts[pane.pane] = "\n".join(lines[begin:end]) + "\n"
+        begin = end
+    return texts
 
 
 def socket_for(common_dir: str) -> str:
