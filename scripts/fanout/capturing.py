@@ -36,7 +36,8 @@ def capture(common_dir: str, worker: Worker, lines: int, *, from_log: bool) -> s
         )
     text = texts.get(pane.pane)
     # Wrapped lines are joined, so the wanted number may need more rows; ask again for all.
-    if text is None or (pane.history > lines and len(last_lines(text, lines + 1).split("\n")) <= lines):
+    short = text is not None and len(last_lines(text, lines + 1).split("\n")) <= lines
+    if text is None or (short and pane.history > lines):
         text = worker.server.capture(pane.pane, ALL_ROWS)
     return last_lines(text, lines)
 

@@ -19,7 +19,7 @@ else:
 
         __slots__ = ()
         _fields = ()
-        _field_defaults: dict[str, Any] = {}
+        _field_defaults = ()
 
         def __new__(cls, *args: Any, **named: Any) -> Fields:
             """One of these, from values by position and by name."""
@@ -40,7 +40,8 @@ else:
 
         def _replace(self, **named: Any) -> Fields:
             """The same with other values for some fields."""
-            values = [named.pop(field, value) for field, value in zip(self._fields, self, strict=True)]
+            pairs = zip(self._fields, self, strict=True)
+            values = [named.pop(field, value) for field, value in pairs]
             if named:
                 raise TypeError(f"{type(self).__name__} has no {', '.join(named)}")
             return tuple.__new__(type(self), values)

@@ -153,7 +153,7 @@ def superproject(top: str) -> str:
             # Git would start a process more to find that out.
             return ""
         folder = os.path.dirname(folder)
-    done = require_git(top, "rev-parse", "--path-format=absolute", "--show-superproject-working-tree")
+    done = require_git(top, "rev-parse", "--show-superproject-working-tree")
     return done.text.removesuffix("\n")
 
 

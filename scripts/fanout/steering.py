@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from fanout import git, jobs, proctree, records, worktrees
+from fanout import git, jobs, proctree, worktrees
 from fanout import workers as life
 from fanout.errors import ExitCode, SkillError
 from fanout.fields import NamedTuple

@@ -161,7 +161,7 @@ class Server(NamedTuple):
             return found, dict.fromkeys(wanted, text)
         texts = cut(text, [found[pane] for pane in wanted if pane in found])
         # A pane that went away meanwhile ends the sequence there.
-        if done.code == 0 and (len(texts) < len(wanted) or sum(map(len, texts.values())) < len(text)):
+        if done.code == 0 and "".join(texts.values()) != text:
             raise SkillError("tmux-failed", "tmux showed other rows than its panes have")
         return found or panes, texts
 
@@ -296,7 +296,8 @@ def argument(word: str) -> str:
 
 def parse_pane(line: str) -> Pane:
     """Read one line in PANE_FORMAT."""
-    pane, mark, session, pid, dead, status, mode, server, *numbers, title = line.split("\t", 11)
+    words = line.split("\t", len(PANE_FIELDS) - 1)
+    pane, mark, session, pid, dead, status, mode, server, cursor, history, height, title = words
     return Pane(
         pane,
         mark,
@@ -306,7 +307,9 @@ def parse_pane(line: str) -> Pane:
         int(status) if status else None,
         mode not in ("", "0"),
         int(server),
-        *(int(number or 0) for number in numbers),
+        int(cursor or 0),
+        int(history or 0),
+        int(height or 0),
         title,
     )
 
