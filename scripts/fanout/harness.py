@@ -338,6 +338,8 @@ def dialog_on_screen(harness: Harness, text: str, title: str, said: str = "") ->
     `said` are the prompts that the agent was given: where the screen only repeats them, it asks
     nothing.
     """
+    if not text.strip():
+        return harness.waiting.match("", title)
     below = harness.ready.lowest(text)
     if below >= 0:
         text = text[below:]

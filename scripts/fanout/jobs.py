@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fanout import records, worktrees
+from fanout import records
 from fanout import workers as life
 from fanout.errors import SkillError, usage
 from fanout.fields import NamedTuple
@@ -115,6 +115,8 @@ def snapshot(worker: Worker) -> dict[str, Any]:
     Raises SkillError `git-failed`.
     """
     from binascii import crc32
+
+    from fanout import worktrees
 
     status = worktrees.read_status(worker.worktree)
     lines: list[str] = []

@@ -106,20 +106,24 @@ def make_dir(path: str) -> None:
 
 
 def worker_names(common_dir: str) -> list[str]:
-    """The names of all workers that have a record, sorted.
+    """The names of all workers that have a record, sorted."""
+    folder = f"{home(common_dir)}/workers"
+    return [
+        name
+        for name in folder_names(common_dir)
+        if os.path.lexists(f"{folder}/{name}/worker.json")
+    ]
 
-    A folder without one belongs to a spawn that has only just begun, or was killed then.
+
+def folder_names(common_dir: str) -> list[str]:
+    """The names of all workers that have a folder, sorted.
+
+    One without a record in it belongs to a spawn that has only just begun, or was killed then.
     """
-    folder = os.path.join(home(common_dir), "workers")
     try:
-        entries = os.listdir(folder)
+        return sorted(filter(is_name, os.listdir(f"{home(common_dir)}/workers")))
     except FileNotFoundError:
         return []
-    return sorted(
-        entry
-        for entry in entries
-        if is_name(entry) and os.path.lexists(f"{folder}/{entry}/worker.json")
-    )
 
 
 # --- Files ----------------------------------------------------------------------------------
@@ -177,13 +181,15 @@ def require_fields(path: str, fields: dict[str, Any], annotations: dict[str, Any
     Raises SkillError `record-damaged`.
     """
     for name, annotation in annotations.items():
-        # Under `from __future__ import annotations` those of typing.NamedTuple are ForwardRefs.
-        wanted = annotation if type(annotation) is str else annotation.__forward_arg__
         if name not in fields:
             raise damaged(path, f"the field {name!r} is missing")
         value = fields[name]
         # Most fields are plain: one comparison is enough for them.
-        if TYPES.get(wanted) is not type(value) and not fits(value, wanted):
+        if TYPES.get(annotation) is type(value):
+            continue
+        # Under `from __future__ import annotations` those of typing.NamedTuple are ForwardRefs.
+        wanted = str(getattr(annotation, "__forward_arg__", annotation))
+        if not fits(value, wanted):
             raise damaged(path, f"the field {name!r} is not of the type {wanted}")
     for name in fields.keys() - annotations.keys():
         raise damaged(path, f"the field {name[:80]!r} is not known")

@@ -8,7 +8,8 @@ compiled at each start: it stays short.
 import os
 import signal
 import sys
-from _frozen_importlib_external import FileFinder, SourceFileLoader
+from _frozen_importlib import ModuleSpec
+from _frozen_importlib_external import SourceFileLoader
 from _imp import source_hash
 from marshal import loads
 from types import CodeType
@@ -19,15 +20,25 @@ def prepare(scripts: str) -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     Loader.folder = "" if sys.flags.dont_write_bytecode else cache_folder()
-    package = os.path.join(scripts, "fanout")
+    Finder.scripts = scripts
+    if Loader.folder:
+        sys.meta_path.insert(0, Finder)
 
-    def finder(path: str) -> FileFinder:
-        if not Loader.folder or not (path + os.sep).startswith(package + os.sep):
-            raise ImportError
-        return FileFinder(path, (Loader, [".py"]))
 
-    sys.path_hooks.insert(0, finder)
-    sys.path_importer_cache.pop(package, None)
+class Finder:
+    """Finds this package's modules where they are, without looking through folders."""
+
+    scripts = ""
+
+    @classmethod
+    def find_spec(cls, name: str, _: object = None, __: object = None) -> ModuleSpec | None:
+        """Where a module is and what loads it; None for all that is no module of ours."""
+        if not name.startswith("fanout.") or name == "fanout.cli":
+            return None
+        path = f"{cls.scripts}/{name.replace('.', '/')}.py"
+        spec = ModuleSpec(name, Loader(name, path), origin=path)
+        spec.has_location = True
+        return spec
 
 
 class Loader(SourceFileLoader):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from fanout import git, jobs, proctree, worktrees
+from fanout import git, jobs
 from fanout import workers as life
 from fanout.errors import ExitCode, SkillError
 from fanout.fields import NamedTuple
@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from fanout.worktrees import Status
 
 LEAVE_WAIT = 3.0
 TERM_WAIT = 3.0
@@ -28,7 +30,7 @@ class View(NamedTuple):
     state: State
     head: str | None
     ahead: int | None
-    files: worktrees.Status | None
+    files: Status | None
     job: jobs.Job
 
     def to_json(self) -> dict[str, Any]:
@@ -79,9 +81,8 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
         return []
     common = repo.common_dir
     trees = read_trees(common, workers) if files else {}
-    asked = git.start_branch_heads(common)
     seen = look(workers)
-    heads = asked()
+    heads = git.heads_of(common, [worker.branch_ref for worker in workers])
     ahead = count_ahead(
         common, [(w.base, heads[w.branch_ref]) for w in workers if w.branch_ref in heads]
     )
@@ -107,6 +108,8 @@ def marks_alive(workers: list[Worker]) -> Callable[[str], bool]:
 
     def alive(mark: str) -> bool:
         if not found:
+            from fanout import proctree
+
             marks = [worker.mark for worker in workers]
             trees = proctree.trees([([], each) for each in marks])
             found.update(zip(marks, map(bool, trees), strict=True))
@@ -118,6 +121,10 @@ def marks_alive(workers: list[Worker]) -> Callable[[str], bool]:
 def tree_trouble(common_dir: str, worker: Worker) -> str:
     """What is wrong with a worker's tree as such, in words; empty when it is in its place."""
     expected = f"{common_dir}/worktrees/{os.path.basename(worker.admin_dir)}"
+    if git.small_file(f"{worker.worktree}/.git") == f"gitdir: {expected}\n":
+        return ""
+    from fanout import worktrees
+
     admin = worktrees.admin_dir_of(worker.worktree)
     if admin == expected:
         return ""
@@ -130,11 +137,12 @@ def tree_trouble(common_dir: str, worker: Worker) -> str:
     return "its worktree is not the one that was made for it; `git worktree repair` may help"
 
 
-def read_trees(common_dir: str, workers: list[Worker]) -> dict[str, worktrees.Status]:
+def read_trees(common_dir: str, workers: list[Worker]) -> dict[str, Status]:
     """The changed files of each worker's tree, some at a time; unreadable ones are left out."""
+    from fanout import worktrees
     from fanout.process import finish, start
 
-    found: dict[str, worktrees.Status] = {}
+    found: dict[str, Status] = {}
     queue = [w for w in reversed(workers) if not tree_trouble(common_dir, w)]
     running: list[tuple[Worker, Any, list[str]]] = []
     at_once = max(2, os.cpu_count() or 2)
@@ -200,6 +208,8 @@ def stop(repo: git.Repository, worker_name: str) -> str:
     The worktree, the branch, the record and the dead pane stay. Raises SkillError
     `could-not-stop`, `state-unknown`.
     """
+    from fanout import proctree
+
     common = repo.common_dir
     with life.lock(common, worker_name, wait=30.0):
         worker = life.load(common, worker_name)

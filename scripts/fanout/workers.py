@@ -163,12 +163,12 @@ def load_all(common_dir: str, names: list[str]) -> tuple[list[Worker], list[Skil
     """The named workers, or all of them, and the records that cannot be read."""
     workers: list[Worker] = []
     errors: list[SkillError] = []
-    for name in names or records.worker_names(common_dir):
+    for name in names or records.folder_names(common_dir):
         try:
             workers.append(load(common_dir, name))
         except SkillError as error:
             if error.code in ("unknown-worker", "invalid-name"):
-                # Without names, it was cleaned up since it was listed.
+                # Without names, it has only just begun, or was cleaned up since it was listed.
                 if names:
                     raise
                 continue
