@@ -67,10 +67,12 @@ def start(
     cwd: str | None = None,
     env: dict[str, str] | None = None,
     reads: bool = False,
+    says_why: bool = True,
 ) -> subprocess.Popen[bytes]:
     """Start a process whose output `finish` collects; for work that runs beside other work.
 
-    With `reads` its stdin is a pipe, else empty.
+    With `reads` its stdin is a pipe, else empty; without `says_why` its stderr is dropped, which
+    makes it cheaper to collect.
 
     Raises SkillError `program-missing` when the program cannot be started.
     """
@@ -81,7 +83,7 @@ def start(
             env=clean_environment() if env is None else env,
             stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.PIPE if says_why else subprocess.DEVNULL,
         )
     except OSError as error:
         raise cannot_start(argv, cwd, error) from error
@@ -94,7 +96,7 @@ def finish(process: subprocess.Popen[bytes], argv: list[str]) -> Completed:
     except BaseException:
         end(process)
         raise
-    return Completed(argv, process.returncode, stdout, stderr)
+    return Completed(argv, process.returncode, stdout, stderr or b"")
 
 
 def run(

@@ -80,7 +80,8 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
     if not workers:
         return []
     common = repo.common_dir
-    trees = read_trees(common, workers) if files else {}
+    troubles = {worker.name: tree_trouble(common, worker) for worker in workers}
+    trees = read_trees([w for w in workers if not troubles[w.name]]) if files else {}
     seen = look(workers)
     heads = git.heads_of(common, [worker.branch_ref for worker in workers])
     ahead = count_ahead(
@@ -92,7 +93,7 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
         logs = life.read_logs(common, worker)
         state = life.state_of(common, worker, *seen[worker.name], logs, alive)
         tree = trees.get(worker.name)
-        trouble = tree_trouble(common, worker)
+        trouble = troubles[worker.name]
         if trouble:
             state = state._replace(detail=f"{state.detail}; {trouble}".strip("; "))
         head = heads.get(worker.branch_ref)
@@ -137,24 +138,26 @@ def tree_trouble(common_dir: str, worker: Worker) -> str:
     return "its worktree is not the one that was made for it; `git worktree repair` may help"
 
 
-def read_trees(common_dir: str, workers: list[Worker]) -> dict[str, Status]:
+def read_trees(workers: list[Worker]) -> dict[str, Status]:
     """The changed files of each worker's tree, some at a time; unreadable ones are left out."""
     from fanout import worktrees
     from fanout.process import finish, start
 
     found: dict[str, Status] = {}
-    queue = [w for w in reversed(workers) if not tree_trouble(common_dir, w)]
-    running: list[tuple[Worker, Any, list[str]]] = []
+    queue = workers[::-1]
+    argv = ["git", *git.SAFE_CONFIG, *worktrees.status_arguments(ignored=False)]
+    common = git.git_environment()
+    running: list[tuple[Worker, Any]] = []
     at_once = max(2, os.cpu_count() or 2)
     while queue or running:
         while queue and len(running) < at_once:
             worker = queue.pop()
-            argv = ["git", *git.SAFE_CONFIG, *worktrees.status_arguments(ignored=False)]
-            environment = {**git.git_environment(), **worktrees.at(worker.worktree)}
+            environment = {**common, **worktrees.at(worker.worktree)}
             if needs_refresh(worker):
                 environment["GIT_OPTIONAL_LOCKS"] = "1"
-            running.append((worker, start(argv, cwd=worker.worktree, env=environment), argv))
-        worker, process, argv = running.pop(0)
+            process = start(argv, cwd=worker.worktree, env=environment, says_why=False)
+            running.append((worker, process))
+        worker, process = running.pop(0)
         done = finish(process, argv)
         if done.code == 0:
             found[worker.name] = worktrees.parse_status(done)
