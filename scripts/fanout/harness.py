@@ -8,6 +8,7 @@ import re
 
 from fanout.errors import SkillError, missing, usage
 from fanout.fields import NamedTuple
+from fanout.process import find_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -372,9 +373,7 @@ def common_dialog(text: str, said: str = "") -> str | None:
 
 def require_executable(executable: str) -> str:
     """The absolute path of an agent's program. Raises SkillError `agent-missing` (exit 4)."""
-    from shutil import which
-
-    found = which(executable) if executable and "\0" not in executable else None
+    found = find_program(executable) if executable and "\0" not in executable else None
     if found is None:
         raise missing(
             "agent-missing",

@@ -61,6 +61,14 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
+def find_program(name: str) -> str | None:
+    """Where a program is, as `shutil.which` finds it; importing that costs more than all else."""
+    places = os.environ.get("PATH", os.defpath)
+    folders = [""] if os.path.dirname(name) else places.split(os.pathsep) if places else []
+    paths = (os.path.join(folder, name) for folder in folders)
+    return next((p for p in paths if os.path.isfile(p) and os.access(p, os.X_OK)), None)
+
+
 def start(
     argv: list[str],
     *,

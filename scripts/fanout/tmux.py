@@ -8,7 +8,7 @@ import time
 
 from fanout.errors import SkillError, missing, usage
 from fanout.fields import NamedTuple
-from fanout.process import Completed, clean_environment, run
+from fanout.process import Completed, clean_environment, find_program, run
 from fanout.records import write_file
 
 CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tmux.conf")
@@ -388,9 +388,7 @@ def require_socket_name(name: str) -> str:
 
 def require_tmux() -> None:
     """Demand that tmux is there (exit 4)."""
-    from shutil import which
-
-    if which("tmux") is None:
+    if find_program("tmux") is None:
         raise missing("program-missing", "tmux is not on PATH", "install tmux 3.0 or newer")
 
 

@@ -223,8 +223,6 @@ def spawn_plan(repo: Repository, requests: list[Request], many: bool) -> Answer:
 
 def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Request]:
     """The checked requests of a `spawn` call."""
-    import shlex
-
     from fanout import harness, records, spawning, tmux
     from fanout.git import resolve_commit
 
@@ -235,7 +233,7 @@ def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Reques
     for name in prompts:
         records.require_name(name)
     try:
-        agent_args = shlex.split(options.agent_args)
+        agent_args = split_words(options.agent_args)
     except ValueError as error:
         raise usage(
             "invalid-agent-args", f"--agent-args {options.agent_args!r}: {error}"
@@ -290,6 +288,15 @@ def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Reques
         )
         for name, prompt in prompts.items()
     ]
+
+
+def split_words(text: str) -> list[str]:
+    """Words as a shell takes them. Raises ValueError."""
+    if not text.strip():
+        return []
+    from shlex import split
+
+    return split(text)
 
 
 def read_prompts(options: argparse.Namespace, mode: str) -> dict[str, str]:
