@@ -18,7 +18,7 @@ SAFE_CONFIG = [
 ]
 MARK = "--agent-workers-mark"
 QUESTIONS = 8
-IDS = frozenset("0123456789abcdef\n")
+IDS = frozenset("0123456789abcdef")
 
 
 class Repository(NamedTuple):
@@ -203,12 +203,20 @@ def heads_of(common_dir: str, refs: list[str]) -> dict[str, str]:
     """The commit ids of these local branches, as far as they are there, by full ref name."""
     heads: dict[str, str] = {}
     for ref in refs:
-        # A file of this name and content holds good whatever else there is; a process takes longer.
-        found = small_file(f"{common_dir}/{ref}")
-        if found is None or not IDS.issuperset(found) or len(found.rstrip("\n")) not in (40, 64):
+        commit = loose_commit(common_dir, ref)
+        if commit is None:
             return branch_heads(common_dir)
-        heads[ref] = found.rstrip("\n")
+        heads[ref] = commit
     return heads
+
+
+def loose_commit(common_dir: str, ref: str) -> str | None:
+    """The commit in a ref's own file; None where git must be asked.
+
+    Such a file holds good whatever else there is, and a process takes longer.
+    """
+    found = (small_file(f"{common_dir}/{ref}") or "").removesuffix("\n")
+    return found if len(found) in (40, 64) and IDS.issuperset(found) else None
 
 
 def small_file(path: str) -> str | None:
@@ -227,6 +235,8 @@ def small_file(path: str) -> str | None:
 
 def symbolic_target(repo_dir: str, ref: str) -> str | None:
     """The ref that a symbolic ref stands for, or None for one that holds a commit itself."""
+    if loose_commit(repo_dir, ref) is not None:
+        return None
     done = git(repo_dir, "symbolic-ref", "-q", ref)
     return done.text.strip() if done.code == 0 else None
 

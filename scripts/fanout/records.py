@@ -109,9 +109,7 @@ def worker_names(common_dir: str) -> list[str]:
     """The names of all workers that have a record, sorted."""
     folder = f"{home(common_dir)}/workers"
     return [
-        name
-        for name in folder_names(common_dir)
-        if os.path.lexists(f"{folder}/{name}/worker.json")
+        name for name in folder_names(common_dir) if os.path.lexists(f"{folder}/{name}/worker.json")
     ]
 
 
@@ -147,7 +145,7 @@ def write_file(path: str, content: bytes) -> None:
 
 def write_json(path: str, value: dict[str, Any]) -> None:
     """Replace a JSON file at once."""
-    write_file(path, json.dumps({"schema": SCHEMA, **value}, indent=1).encode() + b"\n")
+    write_file(path, json.dumps({"schema": SCHEMA, **value}).encode() + b"\n")
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -346,7 +344,7 @@ def lock(common_dir: str, name: str, *, wait: float, what: str) -> Generator[Non
                         exit_code=ExitCode.BUSY,
                     ) from error
                 time.sleep(pause)
-                pause = min(0.02, pause * 2)
+                pause = min(0.004, pause * 2)
         yield
     finally:
         os.close(descriptor)

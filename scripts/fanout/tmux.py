@@ -203,8 +203,11 @@ class Server(NamedTuple):
             wanted = [session for session in wanted if session in present]
             if not wanted:
                 return
+            kills = [["kill-session", "-t", f"={session}"] for session in wanted]
+            done = self.run(*kills, ["list-sessions", "-F", "#{session_name}"])
             # A session that ends by itself meanwhile ends the sequence: look again.
-            self.run(*(["kill-session", "-t", f"={session}"] for session in wanted))
+            if done.code == 0 and not set(wanted).intersection(lines_of(done.text)):
+                return
         raise SkillError("tmux-failed", f"tmux keeps the sessions {', '.join(wanted)}")
 
 
