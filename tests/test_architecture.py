@@ -13,12 +13,12 @@ from world import SCRIPTS
 ROOMS = SCRIPTS / "fanout"
 # A room imports rooms of lower rows alone, so there can be no cycle. The rooms of cli/ stand above.
 LAYERS = [
-    {"errors", "fields", "startup"},
-    {"output", "process"},
+    {"errors", "fields", "keeping"},
+    {"output", "process", "startup"},
     {"git", "harness", "proctree", "records"},
     {"reporting", "tmux", "worktrees"},
     {"doctor", "rescue", "workers"},
-    {"contract", "copies", "delivery", "jobs", "pending"},
+    {"capturing", "contract", "copies", "delivery", "jobs", "pending"},
     {"starting", "steering", "takeback"},
     {"cleaning", "resuming", "sending", "spawning", "stopping", "waiting"},
 ]

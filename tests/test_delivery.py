@@ -69,7 +69,7 @@ class Agent:
         if self.gone:
             return {}, {}
         text, cursor = self.screen()
-        pane = Pane(PANE, "m", "s", 1, self.dead, None, False, 1, cursor, self.title)
+        pane = Pane(PANE, "m", "s", 1, self.dead, None, False, 1, cursor, 0, 1, self.title)
         return {PANE: pane}, {PANE: text}
 
     def paste(self, pane: str, text: bytes) -> None:

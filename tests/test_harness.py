@@ -446,6 +446,6 @@ def test_no_rule_is_slow_on_a_full_screen() -> None:
 
 
 def test_words_within_the_patterns_are_compiled_once_and_valid() -> None:
-    for _, pattern in harnesses.COMMON_DIALOGS:
+    for _, _, pattern in harnesses.COMMON_DIALOGS:
         re.compile(pattern)
     assert os.path.isfile(harnesses.DEFAULT_MAPPING)

@@ -264,9 +264,9 @@ def test_a_title_may_hold_anything(title: str, server: Server, world: World) -> 
 
 
 def test_a_line_that_tells_of_panes_is_read_back() -> None:
-    line = "%3\tm\ts\t12\t1\t\t1\t99\t7\ta\tb"
+    line = "%3\tm\ts\t12\t1\t\t1\t99\t7\t31\t50\ta\tb"
     pane = tmux.parse_pane(line)
-    assert pane == Pane("%3", "m", "s", 12, True, None, True, 99, 7, "a\tb")
+    assert pane == Pane("%3", "m", "s", 12, True, None, True, 99, 7, 31, 50, "a\tb")
     assert tmux.lines_of("a\u2028b\x0cc\n\nd\n") == ["a\u2028b\x0cc", "d"]
 
 

@@ -80,7 +80,10 @@ def reasons_json(reasons: list[Stake]) -> list[dict[str, Any]]:
 
 
 class Case(NamedTuple):
-    """One worker on its way out. `root` is where its tree stands now."""
+    """One worker on its way out. `root` is where its tree stands now.
+
+    `target` is the commit of its integration branch, `unmerged` what followed from that and `tip`.
+    """
 
     worker: Worker
     root: str
@@ -88,6 +91,8 @@ class Case(NamedTuple):
     merged: bool
     gone: bool
     panes: dict[str, Pane]
+    target: str | None = None
+    unmerged: tuple[Stake, ...] = ()
 
     @property
     def dropping(self) -> bool:
@@ -192,11 +197,13 @@ def examine_one(
     """One worker's case, and every reason why it may not go."""
     worker = case.worker
     tip = heads.get(worker.branch_ref)
-    merged, reasons = integration_reasons(repo.common_dir, worker, tip, heads, choice)
-    target = git.symbolic_target(repo.common_dir, worker.branch_ref)
-    if target is not None:
+    target = heads.get(worker.integration_branch or "")
+    merged, reasons = integration_reasons(repo.common_dir, worker, tip, target, choice)
+    case = case._replace(tip=tip, merged=merged, target=target, unmerged=tuple(reasons))
+    other = git.symbolic_target(repo.common_dir, worker.branch_ref)
+    if other is not None:
         # Whatever is done to this branch would be done to another one.
-        reasons.append(Stake("branch-replaced", [f"{worker.branch_ref} stands for {target}"]))
+        reasons.append(Stake("branch-replaced", [f"{worker.branch_ref} stands for {other}"]))
     if worker.phase == "spawning":
         reasons.append(
             Stake("spawn-unfinished", [f"run spawn {worker.name} again to take it back"])
@@ -213,7 +220,7 @@ def examine_one(
             root = worker.worktree
     if case.dropping:
         root = aside
-    case = case._replace(root=root, tip=tip, merged=merged, gone=not os.path.lexists(root))
+    case = case._replace(root=root, gone=not os.path.lexists(root))
     if case.dropping:
         # It was looked at twice before the last call was interrupted.
         return case, []
@@ -230,7 +237,7 @@ def examine_one(
 
 
 def integration_reasons(
-    common_dir: str, worker: Worker, tip: str | None, heads: dict[str, str], choice: Choice
+    common_dir: str, worker: Worker, tip: str | None, target: str | None, choice: Choice
 ) -> tuple[bool, list[Stake]]:
     """Whether a branch's own commits are in the integration branch, and what follows from that."""
     if tip is None:
@@ -239,7 +246,6 @@ def integration_reasons(
     if tip == worker.base or git.is_ancestor(common_dir, tip, worker.base):
         reasons = [Stake("no-commits", [worker.branch])] if choice.merged_only else []
         return False, reasons
-    target = heads.get(worker.integration_branch or "")
     if target is not None and git.is_ancestor(common_dir, tip, target):
         return True, []
     done = git.require_git(
@@ -437,9 +443,12 @@ def prove(
 ) -> Proof | list[Stake]:
     """Look again, and save what is to be saved; or the reasons that have appeared meanwhile."""
     common, worker = repo.common_dir, case.worker
-    heads = git.branch_heads(common)
-    tip = heads.get(worker.branch_ref)
-    merged, reasons = integration_reasons(common, worker, tip, heads, choice)
+    into = worker.integration_branch
+    heads = git.heads_of(common, [worker.branch_ref, *([into] if into else [])])
+    tip, target = heads.get(worker.branch_ref), heads.get(into or "")
+    merged, reasons = case.merged, list(case.unmerged)
+    if (tip, target) != (case.tip, case.target):
+        merged, reasons = integration_reasons(common, worker, tip, target, choice)
     case = case._replace(tip=tip, merged=merged)
     saved: str | None = None
     notes: list[str] = []
@@ -471,9 +480,9 @@ def prove(
 
 
 class Gone(NamedTuple):
-    """A worker whose tree is no more; its session and its record still are.
+    """A worker whose tree stands aside without its entry; its session and record still are.
 
-    `wanted` says that its branch is still to be deleted.
+    `wanted` says that its branch is still to be deleted; `parents` may go with the tree.
     """
 
     case: Case
@@ -481,14 +490,16 @@ class Gone(NamedTuple):
     deleted: bool
     saved: str | None
     notes: list[str]
+    parents: list[str]
 
 
 def finish(repo: git.Repository, proof: Proof, choice: Choice) -> Gone:
-    """Remove the tree, its entry, and the branch where that is asked and allowed."""
+    """Remove the tree's entry, and the branch where that is asked and allowed."""
     common, case, notes = repo.common_dir, proof.case, list(proof.notes)
     worker = case.worker
     keep_runs(common, worker, case.root)
-    drop(repo, case)
+    parents = folders_around(repo, worker)
+    drop_entry(common, case)
     deleted = wanted = False
     if choice.branch_delete:
         safe = case.merged or proof.saved is not None
@@ -499,7 +510,7 @@ def finish(repo: git.Repository, proof: Proof, choice: Choice) -> Gone:
             deleted = delete_branch(common, case, notes)
         elif why is not None:
             notes.append(f"the branch {worker.branch!r} was kept: {why}")
-    return Gone(case, wanted, deleted, proof.saved, notes)
+    return Gone(case, wanted, deleted, proof.saved, notes, parents)
 
 
 def delete_branch(common_dir: str, case: Case, notes: list[str]) -> bool:
@@ -510,6 +521,19 @@ def delete_branch(common_dir: str, case: Case, notes: list[str]) -> bool:
         notes.append(f"the branch {case.worker.branch!r} was kept: {error.message}")
         return False
     return True
+
+
+def delete_trees(gone: list[Gone]) -> dict[str, str]:
+    """Delete the trees that stand aside; returns by name why one is still there."""
+    worktrees.remove_quickly([each.case.root for each in gone])
+    left: dict[str, str] = {}
+    for each in gone:
+        try:
+            worktrees.remove_tree(each.case.root)
+            worktrees.remove_empty(each.parents)
+        except OSError as error:
+            left[each.case.worker.name] = str(error)
+    return left
 
 
 def delete_branches(common_dir: str, gone: list[Gone]) -> list[Gone]:
@@ -531,7 +555,8 @@ def delete_branches(common_dir: str, gone: list[Gone]) -> list[Gone]:
 
 
 def conclude(repo: git.Repository, gone: list[Gone]) -> list[Result]:
-    """Delete branches and end sessions, all together, and put the records away."""
+    """Delete trees and branches and end sessions, all together, and put the records away."""
+    left = delete_trees(gone)
     gone = delete_branches(repo.common_dir, gone)
     sessions: dict[Server, list[str]] = {}
     for case in (each.case for each in gone):
@@ -545,8 +570,13 @@ def conclude(repo: git.Repository, gone: list[Gone]) -> list[Result]:
         except SkillError as error:
             failed[server] = error.message
     results: list[Result] = []
-    for case, _, deleted, saved, notes in gone:
+    for case, _, deleted, saved, notes, _ in gone:
         worker = case.worker
+        if worker.name in left:
+            # Half a tree is never put back: the next call goes on from here.
+            stake = Stake("removal-unfinished", [left[worker.name]])
+            results.append(Result(worker.name, False, [stake], deleted, saved))
+            continue
         if worker.server in failed:
             why = failed[worker.server]
             notes.append(f"the tmux session {worker.session!r} was not ended: {why}")
@@ -591,11 +621,10 @@ def keep_loose_commits(repo: git.Repository, worker: Worker, choice: Choice) -> 
     return rescue.keep_commits(repo.common_dir, worker.name, commits)
 
 
-def drop(repo: git.Repository, case: Case) -> None:
-    """Remove a tree that stands aside, and exactly its administrative entry."""
-    common_dir, worker = repo.common_dir, case.worker
+def drop_entry(common_dir: str, case: Case) -> None:
+    """Remove exactly the administrative entry of a tree that stands aside."""
+    worker = case.worker
     admin = worker.admin_dir
-    parents = folders_around(repo, worker)
     if os.path.isdir(admin) and worktrees.owns_admin_dir(admin, worker.worktree):
         if case.gone:
             # The tree may have been moved out of sight: its entry is kept with the record.
@@ -605,8 +634,6 @@ def drop(repo: git.Repository, case: Case) -> None:
             keep_modules(common_dir, worker)
             record = records.worker_dir(common_dir, worker.name)
             worktrees.drop_admin_dir(common_dir, admin, record)
-    worktrees.remove_tree(case.root)
-    worktrees.remove_empty(parents)
 
 
 def keep_modules(common_dir: str, worker: Worker) -> None:

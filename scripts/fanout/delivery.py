@@ -38,9 +38,9 @@ ENTERS = 3
 LINE_LIMIT = 1000
 
 # What boxes and rules are drawn with: it says nothing in an excerpt.
-FRAME = re.compile("[\u2500-\u259f]+")
+FRAME = "[\u2500-\u259f]+"
 # A switch of private modes, or the full reset that turns them all off.
-PRIVATE_MODE = re.compile(rb"\x1b\[\?([0-9;]{0,100})([hl])|\x1bc")
+PRIVATE_MODE = rb"\x1b\[\?([0-9;]{0,100})([hl])|\x1bc"
 
 
 class Look(NamedTuple):
@@ -390,7 +390,7 @@ def takes_bracketed_paste(log: str) -> bool:
                 start = max(0, end - 1_000_000)
                 file.seek(start)
                 for found in reversed(
-                    list(PRIVATE_MODE.finditer(file.read(end - start + overlap)))
+                    list(re.finditer(PRIVATE_MODE, file.read(end - start + overlap)))
                 ):
                     if found.group(1) is None:
                         return False
@@ -447,5 +447,5 @@ def require_pasteable(prompt: str) -> None:
 
 def screen_excerpt(text: str, lines: int = 15) -> str:
     """The last lines of a screen that hold something, safe to show."""
-    rows = [FRAME.sub("", row).strip() for row in plain_text(text).split("\n")]
+    rows = [re.sub(FRAME, "", row).strip() for row in plain_text(text).split("\n")]
     return "\n".join(row[:200] for row in [row for row in rows if row][-lines:])

@@ -17,7 +17,8 @@ SAFE_CONFIG = [
     *("-c", "core.ignoreCase=false"),
 ]
 MARK = "--agent-workers-mark"
-QUESTIONS = 9
+QUESTIONS = 8
+IDS = frozenset("0123456789abcdef")
 
 
 class Repository(NamedTuple):
@@ -91,11 +92,10 @@ def open_repository(directory: str) -> Repository:
         *(MARK, "--git-common-dir"),
         *(MARK, "--git-path", "hooks"),
         *(MARK, "--show-toplevel"),
-        *(MARK, "--show-superproject-working-tree"),
         *(MARK, "HEAD^{commit}"),
         *(MARK, "--symbolic-full-name", "HEAD"),
     )
-    # An answer ends in a line break; the superproject's is empty outside of submodules.
+    # An answer ends in a line break.
     lines = [part.removesuffix("\n") for part in done.text.split(MARK + "\n")]
     if len(lines) < 2 or not lines[0]:
         raise missing(
@@ -115,11 +115,12 @@ def open_repository(directory: str) -> Repository:
             f"the path of the repository at {directory!r} holds a line break",
             "move the repository to a path without one",
         )
-    if len(lines) > 6 and lines[6]:
+    above = superproject(lines[5]) if len(lines) > 5 else ""
+    if above:
         raise usage(
             "inside-submodule",
-            f"{directory!r} is inside a submodule of {lines[6]!r}",
-            f"work on the superproject with --repo {lines[6]}, or clone the submodule by itself",
+            f"{directory!r} is inside a submodule of {above!r}",
+            f"work on the superproject with --repo {above}, or clone the submodule by itself",
         )
     if done.code != 0:
         raise missing(
@@ -132,9 +133,21 @@ def open_repository(directory: str) -> Repository:
         git_dir=os.path.realpath(lines[2]),
         common_dir=os.path.realpath(lines[3]),
         hooks_dir=lines[4],
-        head=lines[7],
-        branch=lines[8] if lines[8].startswith("refs/heads/") else None,
+        head=lines[6],
+        branch=lines[7] if lines[7].startswith("refs/heads/") else None,
     )
+
+
+def superproject(top: str) -> str:
+    """The checkout that has this one as a submodule; empty outside of submodules."""
+    folder = os.path.dirname(os.path.realpath(top))
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        if folder == os.path.dirname(folder):
+            # Git would start a process more to find that out.
+            return ""
+        folder = os.path.dirname(folder)
+    done = require_git(top, "rev-parse", "--show-superproject-working-tree")
+    return done.text.removesuffix("\n")
 
 
 def resolve_commit(repo: Repository, ref: str) -> str:
@@ -186,8 +199,44 @@ def branch_heads(repo_dir: str) -> dict[str, str]:
     return {ref: commit for commit, ref in rows}
 
 
+def heads_of(common_dir: str, refs: list[str]) -> dict[str, str]:
+    """The commit ids of these local branches, as far as they are there, by full ref name."""
+    heads: dict[str, str] = {}
+    for ref in refs:
+        commit = loose_commit(common_dir, ref)
+        if commit is None:
+            return branch_heads(common_dir)
+        heads[ref] = commit
+    return heads
+
+
+def loose_commit(common_dir: str, ref: str) -> str | None:
+    """The commit in a ref's own file; None where git must be asked.
+
+    Such a file holds good whatever else there is, and a process takes longer.
+    """
+    found = (small_file(f"{common_dir}/{ref}") or "").removesuffix("\n")
+    return found if len(found) in (40, 64) and IDS.issuperset(found) else None
+
+
+def small_file(path: str) -> str | None:
+    """What a small file of git's holds, or None when it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        return os.fsdecode(os.read(descriptor, 10_000))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
 def symbolic_target(repo_dir: str, ref: str) -> str | None:
     """The ref that a symbolic ref stands for, or None for one that holds a commit itself."""
+    if loose_commit(repo_dir, ref) is not None:
+        return None
     done = git(repo_dir, "symbolic-ref", "-q", ref)
     return done.text.strip() if done.code == 0 else None
 

@@ -8,6 +8,7 @@ import re
 
 from fanout.errors import SkillError, missing, usage
 from fanout.fields import NamedTuple
+from fanout.process import find_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,35 +67,39 @@ TOP_LEVEL = frozenset(
 
 # What a program asks before it takes a task, in the words that agent CLIs use. A mapping's own
 # `waiting` patterns come first; these catch a dialog that its author did not meet. The words begin
-# a row, after a frame, a marker or a number: within a sentence they are somebody's prose.
+# a row, after a frame, a marker or a number: within a sentence they are somebody's prose. A pattern
+# is looked for only where one of the words before it stands: most screens show none of them.
 ROW_START = r"(?i)^[^\w\n]*(?:\d{1,2}[.)\]] *)?"
 COMMON_DIALOGS = (
     (
         "trust dialog",
+        ("trust",),
         ROW_START
         + r"(?:do you trust\b"
         + r"|(?:yes, )?(?:i )?trust (?:this|the) (?:folder|files|directory|workspace))",
     ),
     (
         "login dialog",
+        ("log", "sign", "api key"),
         ROW_START
         + r"(?:(?:please )?(?:log|sign) ?in (?:to|with) |(?:please )?(?:enter|paste) your api key)",
     ),
     (
         "permission dialog",
+        ("allow", "would you like", "do you want"),
         ROW_START
         + r"(?:(?:yes, )?allow (?:this|command|once)\b|allow execution of\b|would you like to run\b"
         + r"|do you want to (?:proceed|create|run|allow)\b)",
     ),
 )
 # A question may end any row, so only the last rows count: those above them were answered.
-YES_NO = re.compile(r"(?i)[\[(](?:y/n|yes/no)[\])]\W*$")
+YES_NO = r"(?i)[\[(](?:y/n|yes/no)[\])]\W*$"
 YES_NO_ROWS = 6
 # A dialog is looked for below the input prompt, else in the last rows that hold something: one that
 # was answered may stay on the screen above what the program draws below it.
 LIVE_ROWS = 20
 # A piece of a row ends where a frame or another column begins.
-COLUMN_END = re.compile(r"\s{2,}|[\u2500-\u259f]|\n|$")
+COLUMN_END = r"\s{2,}|[\u2500-\u259f]|\n|$"
 
 
 class Rules(NamedTuple):
@@ -110,7 +115,7 @@ class Rules(NamedTuple):
         """What matched, or None. Text that repeats `said` (see `is_echo`) does not count."""
         for pattern in self.patterns:
             if pattern.startswith(TITLE):
-                found = re.search(pattern.removeprefix(TITLE), title)
+                found = compiled(pattern).search(title)
             else:
                 found = search(pattern, text, said)
             if found is not None:
@@ -120,13 +125,24 @@ class Rules(NamedTuple):
     def lowest(self, text: str) -> int:
         """Where the lowest match on a screen begins; -1 without one."""
         patterns = [pattern for pattern in self.patterns if not pattern.startswith(TITLE)]
-        found = [m.start() for p in patterns for m in re.finditer(p, text, re.MULTILINE)]
+        found = [m.start() for p in patterns for m in compiled(p).finditer(text)]
         return max(found, default=-1)
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A pattern as it is searched; a title is one line.
+
+    Raises SkillError `invalid-mapping` (exit 2): one from a record was checked long ago.
+    """
+    try:
+        return re.compile(pattern.removeprefix(TITLE), re.MULTILINE)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise usage("invalid-mapping", f"{pattern!r} is no regular expression: {error}") from error
 
 
 def search(pattern: str, text: str, said: str) -> re.Match[str] | None:
     """The first place on a screen that matches and does not only repeat what the agent was told."""
-    found = re.finditer(pattern, text, re.MULTILINE)
+    found = compiled(pattern).finditer(text)
     return next((place for place in found if not is_echo(place, said)), None)
 
 
@@ -137,8 +153,9 @@ def is_echo(place: re.Match[str], said: str) -> bool:
     """
     if not said:
         return False
-    end = COLUMN_END.search(place.string, place.end())
-    row = place.string[place.start() : end.start() if end else None]
+    rest = place.string[place.end() :]
+    end = re.search(COLUMN_END, rest)
+    row = place.group() + (rest[: end.start()] if end else rest)
     words = re.sub(r"\s+", " ", row).strip(MARKERS)
     return words in re.sub(r"\s+", " ", said)
 
@@ -226,8 +243,11 @@ def is_text(value: Any) -> TypeGuard[str]:
     return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
-def parse_mapping(value: Any, source: str) -> Harness:
-    """Check a mapping's value. Raises SkillError `invalid-mapping` (exit 2)."""
+def parse_mapping(value: Any, source: str, *, recorded: bool = False) -> Harness:
+    """Check a mapping's value. Raises SkillError `invalid-mapping` (exit 2).
+
+    The patterns of one that was recorded were looked at before: compiling them takes long.
+    """
 
     def wrong(where: str, expected: str) -> SkillError:
         return usage("invalid-mapping", f"the mapping {source!r}: {where} must be {expected}")
@@ -260,11 +280,13 @@ def parse_mapping(value: Any, source: str) -> Harness:
             where = f"interactive.{key}" if single else f"interactive.{key}[{number}]"
             if len(pattern) > PATTERN_LIMIT:
                 raise wrong(where, f"a pattern of at most {PATTERN_LIMIT} characters")
+            if recorded:
+                continue
             try:
-                compiled = re.compile(pattern.removeprefix(TITLE))
-            except (re.error, OverflowError, RecursionError) as error:
-                raise wrong(where, f"a regular expression; {pattern!r}: {error}") from error
-            if compiled.search("") is not None:
+                found = compiled(pattern).search("")
+            except SkillError as error:
+                raise wrong(where, f"a regular expression; {error.message}") from error
+            if found is not None:
                 raise wrong(where, f"a pattern that needs some text to match, unlike {pattern!r}")
         return Rules(patterns)
 
@@ -317,6 +339,8 @@ def dialog_on_screen(harness: Harness, text: str, title: str, said: str = "") ->
     `said` are the prompts that the agent was given: where the screen only repeats them, it asks
     nothing.
     """
+    if not text.strip():
+        return harness.waiting.match("", title)
     below = harness.ready.lowest(text)
     if below >= 0:
         text = text[below:]
@@ -332,23 +356,24 @@ def dialog_on_screen(harness: Harness, text: str, title: str, said: str = "") ->
 
 def common_dialog(text: str, said: str = "") -> str | None:
     """The name of a dialog that many agent CLIs show, or None."""
-    for name, pattern in COMMON_DIALOGS:
-        if search(pattern, text, said) is not None:
+    folded = text.casefold()
+    for name, words, pattern in COMMON_DIALOGS:
+        if any(word in folded for word in words) and search(pattern, text, said) is not None:
             return name
+    if "y/n" not in folded and "yes/no" not in folded:
+        return None
     last = [row.rstrip() for row in text.split("\n") if row.strip()][-YES_NO_ROWS:]
     flat = re.sub(r"\s+", " ", said)
     for row in last:
         words = re.sub(r"\s+", " ", row).strip(MARKERS)
-        if YES_NO.search(row) is not None and words not in flat:
+        if re.search(YES_NO, row) is not None and words not in flat:
             return "yes/no question"
     return None
 
 
 def require_executable(executable: str) -> str:
     """The absolute path of an agent's program. Raises SkillError `agent-missing` (exit 4)."""
-    from shutil import which
-
-    found = which(executable) if executable and "\0" not in executable else None
+    found = find_program(executable) if executable and "\0" not in executable else None
     if found is None:
         raise missing(
             "agent-missing",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import binascii
 import os
 
-from fanout import records, worktrees
+from fanout import records
 from fanout import workers as life
 from fanout.errors import SkillError, usage
 from fanout.fields import NamedTuple
@@ -115,6 +114,10 @@ def snapshot(worker: Worker) -> dict[str, Any]:
 
     Raises SkillError `git-failed`.
     """
+    from binascii import crc32
+
+    from fanout import worktrees
+
     status = worktrees.read_status(worker.worktree)
     lines: list[str] = []
     for path in sorted({*status.staged, *status.modified, *status.conflicted, *status.untracked}):
@@ -124,7 +127,7 @@ def snapshot(worker: Worker) -> dict[str, Any]:
         except OSError:
             lines.append(f"{path}\0gone")
     text = os.fsencode("\n".join(lines))
-    return {"head": status.head, "files": f"{binascii.crc32(text):08x}" if lines else ""}
+    return {"head": status.head, "files": f"{crc32(text):08x}" if lines else ""}
 
 
 def fresh_snapshot(worker: Worker) -> dict[str, Any]:

@@ -14,12 +14,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# CSI, OSC (ended by BEL or ST), other string controls, and two-byte escapes.
-ESCAPES = re.compile(
+# CSI, OSC (ended by BEL or ST), other string controls, and two-byte escapes. Patterns are compiled
+# when they are needed: that costs more than the rest of an import.
+ESCAPES = (
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
     r"|\x1b[PX^_][^\x1b]*\x1b\\|\x1b[ -/]*[0-~]"
 )
-CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 
 
 class Answer(NamedTuple):
@@ -40,7 +41,12 @@ def next_action(action: str, command: str | None, why: str) -> dict[str, Any]:
 
 def plain_text(text: str) -> str:
     """The text without terminal control sequences; newlines and tabs stay."""
-    return CONTROLS.sub("", ESCAPES.sub("", text.replace("\r\n", "\n")))
+    if text.isprintable():
+        return text
+    text = text.replace("\r\n", "\n")
+    if "\x1b" in text:
+        text = re.sub(ESCAPES, "", text)
+    return re.sub(CONTROLS, "", text)
 
 
 def shorten(text: str, limit: int) -> str:

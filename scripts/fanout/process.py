@@ -61,16 +61,26 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
+def find_program(name: str) -> str | None:
+    """Where a program is, as `shutil.which` finds it; importing that costs more than all else."""
+    places = os.environ.get("PATH", os.defpath)
+    folders = [""] if os.path.dirname(name) else places.split(os.pathsep) if places else []
+    paths = (os.path.join(folder, name) for folder in folders)
+    return next((p for p in paths if os.path.isfile(p) and os.access(p, os.X_OK)), None)
+
+
 def start(
     argv: list[str],
     *,
     cwd: str | None = None,
     env: dict[str, str] | None = None,
     reads: bool = False,
+    says_why: bool = True,
 ) -> subprocess.Popen[bytes]:
     """Start a process whose output `finish` collects; for work that runs beside other work.
 
-    With `reads` its stdin is a pipe, else empty.
+    With `reads` its stdin is a pipe, else empty; without `says_why` its stderr is dropped, which
+    makes it cheaper to collect.
 
     Raises SkillError `program-missing` when the program cannot be started.
     """
@@ -81,7 +91,7 @@ def start(
             env=clean_environment() if env is None else env,
             stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.PIPE if says_why else subprocess.DEVNULL,
         )
     except OSError as error:
         raise cannot_start(argv, cwd, error) from error
@@ -94,7 +104,7 @@ def finish(process: subprocess.Popen[bytes], argv: list[str]) -> Completed:
     except BaseException:
         end(process)
         raise
-    return Completed(argv, process.returncode, stdout, stderr)
+    return Completed(argv, process.returncode, stdout, stderr or b"")
 
 
 def run(

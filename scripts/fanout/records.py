@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import stat
 import time
 
@@ -19,15 +18,25 @@ from fanout.fields import NamedTuple
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from typing import Any
+    from typing import Any, TypeGuard
 
 SCHEMA = 1
 # The folder in a worktree that its agent may write to, and what it may report there.
 RUNS = ".worker-runs"
 REPORTS = ("started", "progress", "heartbeat", "completed", "error")
+# The types of JSON values by their names in an annotation.
+TYPES: dict[str, type] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "float": float,
+    "dict[str, Any]": dict,
+}
 # No log of ours comes near it.
 READ_LIMIT = 32_000_000
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+NAME_LETTERS = LETTERS | frozenset("-_")
+NAME_LIMIT = 64
 
 
 class Event(NamedTuple):
@@ -39,9 +48,15 @@ class Event(NamedTuple):
     data: dict[str, Any]
 
 
+def is_name(word: str) -> bool:
+    """Whether a word is fit for a name: `[A-Za-z0-9][A-Za-z0-9_-]{0,63}`."""
+    # A pattern would have to be compiled at each start.
+    return word[:1] in LETTERS and len(word) <= NAME_LIMIT and NAME_LETTERS.issuperset(word)
+
+
 def require_name(name: str) -> str:
     """The name of a worker or task, checked; the only place where this is decided."""
-    if NAME.fullmatch(name) is None:
+    if not is_name(name):
         raise usage(
             "invalid-name",
             f"{name[:80]!r} is not a valid name",
@@ -68,12 +83,13 @@ def new_id() -> str:
 
 def home(common_dir: str) -> str:
     """The coordinator's folder in a repository."""
-    return os.path.join(common_dir, "agent-workers")
+    # Not os.path.join, here and wherever a command comes by for each worker: that costs more.
+    return f"{common_dir}/agent-workers"
 
 
 def worker_dir(common_dir: str, name: str) -> str:
     """The record of one worker."""
-    return os.path.join(home(common_dir), "workers", name)
+    return f"{common_dir}/agent-workers/workers/{name}"
 
 
 def make_dir(path: str) -> None:
@@ -90,20 +106,22 @@ def make_dir(path: str) -> None:
 
 
 def worker_names(common_dir: str) -> list[str]:
-    """The names of all workers that have a record, sorted.
+    """The names of all workers that have a record, sorted."""
+    folder = f"{home(common_dir)}/workers"
+    return [
+        name for name in folder_names(common_dir) if os.path.lexists(f"{folder}/{name}/worker.json")
+    ]
 
-    A folder without one belongs to a spawn that has only just begun, or was killed then.
+
+def folder_names(common_dir: str) -> list[str]:
+    """The names of all workers that have a folder, sorted.
+
+    One without a record in it belongs to a spawn that has only just begun, or was killed then.
     """
-    folder = os.path.join(home(common_dir), "workers")
     try:
-        entries = os.listdir(folder)
+        return sorted(filter(is_name, os.listdir(f"{home(common_dir)}/workers")))
     except FileNotFoundError:
         return []
-    return sorted(
-        entry
-        for entry in entries
-        if NAME.fullmatch(entry) and os.path.lexists(os.path.join(folder, entry, "worker.json"))
-    )
 
 
 # --- Files ----------------------------------------------------------------------------------
@@ -127,7 +145,7 @@ def write_file(path: str, content: bytes) -> None:
 
 def write_json(path: str, value: dict[str, Any]) -> None:
     """Replace a JSON file at once."""
-    write_file(path, json.dumps({"schema": SCHEMA, **value}, indent=1).encode() + b"\n")
+    write_file(path, json.dumps({"schema": SCHEMA, **value}).encode() + b"\n")
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -160,15 +178,19 @@ def require_fields(path: str, fields: dict[str, Any], annotations: dict[str, Any
 
     Raises SkillError `record-damaged`.
     """
-    # Under `from __future__ import annotations` they are ForwardRefs.
-    wanted = {key: str(getattr(a, "__forward_arg__", a)) for key, a in annotations.items()}
-    for name in wanted.keys() - fields.keys():
-        raise damaged(path, f"the field {name!r} is missing")
-    for name, value in fields.items():
-        if name not in wanted:
-            raise damaged(path, f"the field {name[:80]!r} is not known")
-        if not fits(value, wanted[name]):
-            raise damaged(path, f"the field {name!r} is not of the type {wanted[name]}")
+    for name, annotation in annotations.items():
+        if name not in fields:
+            raise damaged(path, f"the field {name!r} is missing")
+        value = fields[name]
+        # Most fields are plain: one comparison is enough for them.
+        if TYPES.get(annotation) is type(value):
+            continue
+        # Under `from __future__ import annotations` those of typing.NamedTuple are ForwardRefs.
+        wanted = str(getattr(annotation, "__forward_arg__", annotation))
+        if not fits(value, wanted):
+            raise damaged(path, f"the field {name!r} is not of the type {wanted}")
+    for name in fields.keys() - annotations.keys():
+        raise damaged(path, f"the field {name[:80]!r} is not known")
 
 
 def fits(value: Any, annotation: str) -> bool:
@@ -184,8 +206,7 @@ def fits(value: Any, annotation: str) -> bool:
         )
     if annotation == "float":
         return isinstance(value, (int, float)) and not isinstance(value, bool)
-    types = {"str": str, "int": int, "bool": bool}
-    return annotation == "Any" or type(value) is types.get(annotation)
+    return annotation == "Any" or type(value) is TYPES.get(annotation)
 
 
 def read_regular(path: str) -> bytes:
@@ -200,14 +221,14 @@ def read_regular(path: str) -> bytes:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise damaged(path, "not a file")
-            os.lseek(descriptor, max(0, found.st_size - READ_LIMIT), os.SEEK_SET)
+            if found.st_size > READ_LIMIT:
+                os.lseek(descriptor, found.st_size - READ_LIMIT, os.SEEK_SET)
             # Plain reads: a file object costs more than all the rest.
-            parts: list[bytes] = []
-            left = READ_LIMIT
-            while left > 0 and (part := os.read(descriptor, min(left, found.st_size + 1))):
-                parts.append(part)
-                left -= len(part)
-            return b"".join(parts)
+            wanted = min(found.st_size, READ_LIMIT)
+            content = b""
+            while len(content) < wanted and (part := os.read(descriptor, wanted - len(content))):
+                content += part
+            return content
         finally:
             os.close(descriptor)
     except FileNotFoundError:
@@ -216,7 +237,7 @@ def read_regular(path: str) -> bytes:
         raise damaged(path, error.strerror or str(error)) from error
 
 
-def is_object(value: Any) -> bool:
+def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
     """Whether a JSON value is an object."""
     return isinstance(value, dict)
 
@@ -259,7 +280,8 @@ def read_events(path: str) -> tuple[list[Event], int]:
     events: list[Event] = []
     unreadable = 0
     for line in lines:
-        event = parse_event(line)
+        # What follows the last line end is no line; finding that out as JSON would take long.
+        event = parse_event(line) if line else None
         if event is not None:
             events.append(event)
         elif line.strip():
@@ -270,18 +292,15 @@ def read_events(path: str) -> tuple[list[Event], int]:
 def parse_event(line: bytes) -> Event | None:
     """An event from one line; None for a torn or foreign one. Agents may write these files."""
     try:
-        value: Any = json.loads(line)
+        value: Any = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
         return None
     if not is_object(value):
         return None
-    fields: dict[str, Any] = value
-    kind, at, job, data = (fields.get(key) for key in ("event", "at", "job", "data"))
+    kind, at, job, data = value.get("event"), value.get("at"), value.get("job"), value.get("data")
     if not isinstance(kind, str) or not isinstance(at, str):
         return None
-    return Event(
-        kind, at, job if isinstance(job, str) else None, fields["data"] if is_object(data) else {}
-    )
+    return Event(kind, at, job if isinstance(job, str) else None, data if is_object(data) else {})
 
 
 def archive(common_dir: str, name: str, why: str) -> str:
@@ -325,7 +344,7 @@ def lock(common_dir: str, name: str, *, wait: float, what: str) -> Generator[Non
                         exit_code=ExitCode.BUSY,
                     ) from error
                 time.sleep(pause)
-                pause = min(0.02, pause * 2)
+                pause = min(0.004, pause * 2)
         yield
     finally:
         os.close(descriptor)

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-OBJECT_ID = re.compile(rb"\b(?:[0-9a-f]{64}|[0-9a-f]{40})\b")
+OBJECT_ID = rb"\b(?:[0-9a-f]{64}|[0-9a-f]{40})\b"
 IDENTITY = {
     "GIT_AUTHOR_NAME": "agent-workers",
     "GIT_AUTHOR_EMAIL": "agent-workers@localhost",
@@ -220,7 +220,7 @@ def ids_in(path: str) -> list[str]:
     """Everything in a file that looks like the id of an object."""
     try:
         with open(path, "rb") as file:
-            found = OBJECT_ID.findall(file.read())
+            found = re.findall(OBJECT_ID, file.read())
     except OSError:
         return []
     return sorted({word.decode() for word in found if word.strip(b"0")})

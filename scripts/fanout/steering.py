@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 
-from fanout import git, jobs, proctree, records, worktrees
+from fanout import git, jobs
 from fanout import workers as life
-from fanout.errors import ExitCode, SkillError, refused
+from fanout.errors import ExitCode, SkillError
 from fanout.fields import NamedTuple
-from fanout.output import plain_text
 from fanout.tmux import Pane, Server
 from fanout.workers import State, Worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from fanout.worktrees import Status
 
 # How long a tmux server may take to make its lost socket again.
 SOCKET_WAIT = 2.0
@@ -30,7 +30,7 @@ class View(NamedTuple):
     state: State
     head: str | None
     ahead: int | None
-    files: worktrees.Status | None
+    files: Status | None
     job: jobs.Job
 
     def to_json(self) -> dict[str, Any]:
@@ -85,6 +85,10 @@ def reach(workers: list[Worker]) -> Seen:
     lost = [w for w in workers if is_lost(w, seen[w.name][0])]
     asked: dict[int, str] = {}
     if lost:
+        import signal
+
+        from fanout import proctree
+
         by_pid = {process.pid: process for process in proctree.processes()}
         for worker in lost:
             launcher = by_pid.get(worker.pane_pid)
@@ -120,17 +124,22 @@ def survivors(workers: list[Worker], seen: Seen) -> set[str]:
             lost.append(worker)
     if not lost:
         return set()
+    from fanout import proctree
+
     alive = proctree.trees([([], worker.mark) for worker in lost])
     return {worker.name for worker, tree in zip(lost, alive, strict=True) if tree}
 
 
 def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> list[View]:
     """The state of each worker, of its branch and, unless told otherwise, of its files."""
+    if not workers:
+        return []
     common = repo.common_dir
-    trees = read_trees(common, workers) if files else {}
+    troubles = {worker.name: tree_trouble(common, worker) for worker in workers}
+    trees = read_trees([w for w in workers if not troubles[w.name]]) if files else {}
     seen = look(workers)
     alive = survivors(workers, seen)
-    heads = git.branch_heads(common) if workers else {}
+    heads = git.heads_of(common, [worker.branch_ref for worker in workers])
     ahead = count_ahead(
         common, [(w.base, heads[w.branch_ref]) for w in workers if w.branch_ref in heads]
     )
@@ -140,7 +149,7 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
         panes, screens = seen[worker.name]
         state = life.state_of(common, worker, panes, screens, logs, worker.name in alive)
         tree = trees.get(worker.name)
-        trouble = tree_trouble(common, worker)
+        trouble = troubles[worker.name]
         if trouble:
             state = state._replace(detail=f"{state.detail}; {trouble}".strip("; "))
         head = heads.get(worker.branch_ref)
@@ -152,8 +161,12 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
 
 def tree_trouble(common_dir: str, worker: Worker) -> str:
     """What is wrong with a worker's tree as such, in words; empty when it is in its place."""
+    expected = f"{common_dir}/worktrees/{os.path.basename(worker.admin_dir)}"
+    if git.small_file(f"{worker.worktree}/.git") == f"gitdir: {expected}\n":
+        return ""
+    from fanout import worktrees
+
     admin = worktrees.admin_dir_of(worker.worktree)
-    expected = os.path.join(common_dir, "worktrees", os.path.basename(worker.admin_dir))
     if admin == expected:
         return ""
     if not os.path.isdir(worker.worktree):
@@ -165,23 +178,26 @@ def tree_trouble(common_dir: str, worker: Worker) -> str:
     return "its worktree is not the one that was made for it; `git worktree repair` may help"
 
 
-def read_trees(common_dir: str, workers: list[Worker]) -> dict[str, worktrees.Status]:
+def read_trees(workers: list[Worker]) -> dict[str, Status]:
     """The changed files of each worker's tree, some at a time; unreadable ones are left out."""
+    from fanout import worktrees
     from fanout.process import finish, start
 
-    found: dict[str, worktrees.Status] = {}
-    queue = [w for w in reversed(workers) if not tree_trouble(common_dir, w)]
-    running: list[tuple[Worker, Any, list[str]]] = []
+    found: dict[str, Status] = {}
+    queue = workers[::-1]
+    argv = ["git", *git.SAFE_CONFIG, *worktrees.status_arguments(ignored=False)]
+    common = git.git_environment()
+    running: list[tuple[Worker, Any]] = []
     at_once = max(2, os.cpu_count() or 2)
     while queue or running:
         while queue and len(running) < at_once:
             worker = queue.pop()
-            argv = ["git", *git.SAFE_CONFIG, *worktrees.status_arguments(ignored=False)]
-            environment = {**git.git_environment(), **worktrees.at(worker.worktree)}
+            environment = {**common, **worktrees.at(worker.worktree)}
             if needs_refresh(worker):
                 environment["GIT_OPTIONAL_LOCKS"] = "1"
-            running.append((worker, start(argv, cwd=worker.worktree, env=environment), argv))
-        worker, process, argv = running.pop(0)
+            process = start(argv, cwd=worker.worktree, env=environment, says_why=False)
+            running.append((worker, process))
+        worker, process = running.pop(0)
         done = finish(process, argv)
         if done.code == 0:
             found[worker.name] = worktrees.parse_status(done)
@@ -224,42 +240,3 @@ def count_ahead(common_dir: str, pairs: list[tuple[str, str]]) -> dict[tuple[str
                     queue += parents[commit]
             counts[base, head] = len(seen)
     return counts
-
-
-# --- capture --------------------------------------------------------------------------------
-
-
-def capture(repo: git.Repository, worker: Worker, lines: int, *, from_log: bool) -> str:
-    """The last lines that an agent printed, from its pane or from the log, safe to show."""
-    if from_log:
-        path = os.path.join(records.worker_dir(repo.common_dir, worker.name), "terminal.log")
-        try:
-            with open(path, "rb") as file:
-                file.seek(max(0, os.path.getsize(path) - lines * 4000))
-                text = file.read().decode("utf-8", "replace")
-        except FileNotFoundError:
-            text = ""
-        return last_lines(text.replace("\r", ""), lines)
-    pane = life.own_pane(worker, worker.server.panes())
-    if pane is None:
-        raise refused(
-            "no-pane",
-            f"the tmux session of {worker.name!r} is no longer there",
-            "its output is kept: give --log",
-        )
-    history, _, text = worker.server.require(
-        ["display-message", "-p", "-t", pane.pane, "#{history_size}"],
-        ["capture-pane", "-p", "-J", "-t", pane.pane, "-S", str(-lines)],
-    ).partition("\n")
-    # Wrapped lines are joined, so the wanted number may need more rows; ask again for all.
-    if int(history) > lines and len(last_lines(text, lines + 1).split("\n")) <= lines:
-        text = worker.server.capture(pane.pane, 1_000_000)
-    return last_lines(text, lines)
-
-
-def last_lines(text: str, lines: int) -> str:
-    """The last lines of a text; blank ones at the end do not count."""
-    rows = [row.rstrip() for row in plain_text(text).split("\n")]
-    while rows and not rows[-1]:
-        rows.pop()
-    return "\n".join(rows[-lines:])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import binascii
 import os
 import re
 import time
 
 from fanout.errors import SkillError, missing, usage
 from fanout.fields import NamedTuple
-from fanout.process import Completed, clean_environment, run
+from fanout.process import Completed, clean_environment, find_program, run
 from fanout.records import write_file
 
 CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tmux.conf")
@@ -26,7 +25,7 @@ GLOBALS = {
 }
 # So much of it may go for the names of variables; a session takes about 1200 bytes.
 NAMES_LIMIT = 9_000
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 
 # Fields that cannot hold a tab come first; the title is free text and comes last.
 PANE_FIELDS = (
@@ -39,9 +38,13 @@ PANE_FIELDS = (
     "#{pane_in_mode}",
     "#{pid}",
     "#{cursor_y}",
+    "#{history_size}",
+    "#{pane_height}",
     "#{pane_title}",
 )
 PANE_FORMAT = "\t".join(PANE_FIELDS)
+# No line of the list looks like this.
+END_OF_LIST = "=="
 
 
 class Pane(NamedTuple):
@@ -56,6 +59,8 @@ class Pane(NamedTuple):
     in_mode: bool
     server_pid: int
     cursor_y: int
+    history: int
+    height: int
     title: str
 
 
@@ -70,7 +75,7 @@ class Server(NamedTuple):
         """Run commands as one sequence in one client; the exit code is an answer."""
         # -u: without a UTF-8 locale tmux would print `_` for each tab and each wide character.
         argv = ["tmux", "-u", *self.address, "-f", CONFIG]
-        size = sum(len(os.fsencode(word)) + 1 for words in commands for word in (";", *words))
+        size = len(os.fsencode("\0;\0".join(map("\0".join, commands))))
         if stdin is None and size > MESSAGE_LIMIT:
             return self.run_file(argv, commands, env)
         for number, command in enumerate(commands):
@@ -134,25 +139,31 @@ class Server(NamedTuple):
             raise SkillError("tmux-failed", f"tmux list-panes failed: {done.error_text}")
         return {pane.pane: pane for pane in map(parse_pane, lines_of(done.text))}
 
-    def look(self, wanted: list[str]) -> tuple[dict[str, Pane], dict[str, str]]:
-        """All panes, and the visible text of the wanted ones that exist, in one or two calls."""
-        mark = f"=={os.urandom(8).hex()}=="
-        listing = ["list-panes", "-a", "-F", PANE_FORMAT]
-        captures = [command for pane in wanted for command in captured(pane, mark)]
-        done = self.run(listing, *captures)
-        if done.code == 0:
-            head, *texts = done.text.split(mark + "\n")
-            panes = {pane.pane: pane for pane in map(parse_pane, lines_of(head))}
-            return panes, dict(zip(wanted, texts, strict=True))
-        panes = self.panes()
-        present = [pane for pane in wanted if pane in panes]
-        screens: dict[str, str] = {}
-        if present:
-            done = self.run(*(c for pane in present for c in captured(pane, mark)))
-            texts = done.text.split(mark + "\n")[1:]
-            # A pane that went away meanwhile ends the sequence there.
-            screens.update(zip(present, texts, strict=False))
-        return panes, screens
+    def look(
+        self, wanted: list[str], rows: int | None = None
+    ) -> tuple[dict[str, Pane], dict[str, str]]:
+        """All panes, and the text of the wanted ones that exist, in one or two calls.
+
+        The text is what is visible. With `rows`, for one pane alone, it begins so many rows up in
+        the history, and wrapped lines are joined.
+        """
+        done = self.run(*looking(wanted, rows))
+        panes: dict[str, Pane] = {}
+        if done.code != 0:
+            panes = self.panes()
+            wanted = [pane for pane in wanted if pane in panes]
+            if not wanted:
+                return panes, {}
+            done = self.run(*looking(wanted, rows))
+        head, _, text = done.text.partition(f"\n{END_OF_LIST}\n")
+        found = {pane.pane: pane for pane in map(parse_pane, lines_of(head))}
+        if rows is not None and done.code == 0:
+            return found, dict.fromkeys(wanted, text)
+        texts = cut(text, [found[pane] for pane in wanted if pane in found])
+        # A pane that went away meanwhile ends the sequence there.
+        if done.code == 0 and "".join(texts.values()) != text:
+            raise SkillError("tmux-failed", "tmux showed other rows than its panes have")
+        return found or panes, texts
 
     def paste(self, pane: str, text: bytes) -> None:
         """Paste text into a pane, in bracketed paste where its program asked for that.
@@ -207,8 +218,11 @@ class Server(NamedTuple):
             wanted = [session for session in wanted if session in present]
             if not wanted:
                 return
+            kills = [["kill-session", "-t", f"={session}"] for session in wanted]
+            done = self.run(*kills, ["list-sessions", "-F", "#{session_name}"])
             # A session that ends by itself meanwhile ends the sequence: look again.
-            self.run(*(["kill-session", "-t", f"={session}"] for session in wanted))
+            if done.code == 0 and not set(wanted).intersection(lines_of(done.text)):
+                return
         raise SkillError("tmux-failed", f"tmux keeps the sessions {', '.join(wanted)}")
 
 
@@ -278,11 +292,13 @@ def log_command(path: str) -> str:
 
 def variable_names(env: dict[str, str]) -> list[str]:
     """The variables of an environment that a shell can hold, sorted."""
-    return sorted(name for name in env if VARIABLE.fullmatch(name))
+    return sorted(name for name in env if re.fullmatch(VARIABLE, name))
 
 
 def conf_quoted(word: str) -> str:
     """A word as tmux takes it from a configuration file."""
+    if word.isalnum() and word.isascii():
+        return word
     return "'" + word.replace("'", "'\\''") + "'"
 
 
@@ -298,18 +314,21 @@ def argument(word: str) -> str:
 
 def parse_pane(line: str) -> Pane:
     """Read one line in PANE_FORMAT."""
-    pane, mark, session, pid, dead, status, mode, server, cursor, title = line.split("\t", 9)
+    words = line.split("\t", len(PANE_FIELDS) - 1)
+    pane, mark, session, pid, dead, status, mode, server, cursor, history, height, title = words
     return Pane(
-        pane=pane,
-        mark=mark,
-        session=session,
-        pid=int(pid or 0),
-        dead=dead == "1",
-        dead_status=int(status) if status else None,
-        in_mode=mode not in ("", "0"),
-        server_pid=int(server),
-        cursor_y=int(cursor or 0),
-        title=title,
+        pane,
+        mark,
+        session,
+        int(pid or 0),
+        dead == "1",
+        int(status) if status else None,
+        mode not in ("", "0"),
+        int(server),
+        int(cursor or 0),
+        int(history or 0),
+        int(height or 0),
+        title,
     )
 
 
@@ -332,14 +351,37 @@ def is_ending(message: str) -> bool:
     return message in ("server exited", "server exited unexpectedly", "lost server")
 
 
-def captured(pane: str, mark: str) -> tuple[list[str], list[str]]:
-    """The commands that print a mark and then a pane's visible text."""
-    return (["display-message", "-p", mark], ["capture-pane", "-p", "-t", pane])
+def looking(wanted: list[str], rows: int | None) -> list[list[str]]:
+    """The commands of a look (see `Server.look`): all panes, a mark, then the texts."""
+    history = [] if rows is None else ["-J", "-S", str(-rows)]
+    return [
+        ["list-panes", "-a", "-F", PANE_FORMAT],
+        ["display-message", "-p", END_OF_LIST],
+        *(["capture-pane", "-p", "-t", pane, *history] for pane in wanted),
+    ]
+
+
+def cut(text: str, panes: list[Pane]) -> dict[str, str]:
+    """The text of each pane from the texts of all: each has one line for a row of its pane.
+
+    A mark between them would cost the server more than the texts do.
+    """
+    lines = text.split("\n")
+    texts: dict[str, str] = {}
+    begin = 0
+    for pane in panes:
+        end = begin + pane.height
+        if end < len(lines):
+            texts[pane.pane] = "\n".join(lines[begin:end]) + "\n"
+        begin = end
+    return texts
 
 
 def socket_for(common_dir: str) -> str:
     """The socket name of a repository, so that equal names in two repositories never meet."""
-    return f"agent-workers-{binascii.crc32(os.fsencode(common_dir)):08x}"
+    from binascii import crc32
+
+    return f"agent-workers-{crc32(os.fsencode(common_dir)):08x}"
 
 
 def require_socket_name(name: str) -> str:
@@ -364,9 +406,7 @@ def require_socket_name(name: str) -> str:
 
 def require_tmux() -> None:
     """Demand that tmux is there (exit 4)."""
-    from shutil import which
-
-    if which("tmux") is None:
+    if find_program("tmux") is None:
         raise missing("program-missing", "tmux is not on PATH", "install tmux 3.0 or newer")
 
 

@@ -7,22 +7,24 @@ import os
 import re
 import time
 
-from fanout import harness as harnesses
-from fanout import proctree, records
+from fanout import records
 from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
-from fanout.harness import Harness
 from fanout.tmux import Pane, Server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from fanout.harness import Harness
+    from fanout.proctree import Process
+
 RUNS = records.RUNS
 # The form of an agent's reports, and what they may not state.
-TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z")
-JOB = re.compile(r"\d{4,9}")
+TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z"
+JOB = r"\d{4,9}"
 RESERVED = frozenset(["opens", "before", "launch", "exit_code", "by"])
+SAFE_LETTERS = records.LETTERS | frozenset("_@%+=:,./-")
 PARSED: list[Harness] = []
 
 
@@ -76,7 +78,7 @@ class Worker(NamedTuple):
     @property
     def events_file(self) -> str:
         """Where its agent reports."""
-        return os.path.join(self.worktree, RUNS, "events.jsonl")
+        return f"{self.worktree}/{RUNS}/events.jsonl"
 
     @property
     def server(self) -> Server:
@@ -90,7 +92,9 @@ class Worker(NamedTuple):
         for known in PARSED:
             if known.mapping == self.mapping:
                 return known
-        PARSED.append(harnesses.parse_mapping(self.mapping, "the worker's record"))
+        from fanout.harness import parse_mapping
+
+        PARSED.append(parse_mapping(self.mapping, "the worker's record", recorded=True))
         return PARSED[-1]
 
     @property
@@ -106,14 +110,14 @@ class Worker(NamedTuple):
 
 def quote(word: str) -> str:
     """A word for a POSIX shell; the only quoting function."""
-    from shlex import quote as shell_quote
-
-    return shell_quote(word)
+    if word and SAFE_LETTERS.issuperset(word):
+        return word
+    return "'" + word.replace("'", "'\"'\"'") + "'"
 
 
 def record_file(common_dir: str, name: str) -> str:
     """The path of a worker's record."""
-    return os.path.join(records.worker_dir(common_dir, name), "worker.json")
+    return f"{records.worker_dir(common_dir, name)}/worker.json"
 
 
 def save(common_dir: str, worker: Worker) -> None:
@@ -136,7 +140,7 @@ def load(common_dir: str, name: str) -> Worker:
     records.require_fields(path, value, Worker.__annotations__)
     if value["name"] != name:
         raise records.damaged(path, f"it is the record of {value['name']!r}")
-    return Worker(**value)
+    return Worker(*[value[field] for field in Worker._fields])
 
 
 def lock(common_dir: str, name: str, wait: float = 0.5) -> contextlib.AbstractContextManager[None]:
@@ -158,12 +162,12 @@ def load_all(common_dir: str, names: list[str]) -> tuple[list[Worker], list[Skil
     """The named workers, or all of them, and the records that cannot be read."""
     workers: list[Worker] = []
     errors: list[SkillError] = []
-    for name in names or records.worker_names(common_dir):
+    for name in names or records.folder_names(common_dir):
         try:
             workers.append(load(common_dir, name))
         except SkillError as error:
             if error.code in ("unknown-worker", "invalid-name"):
-                # Without names, it was cleaned up since it was listed.
+                # Without names, it has only just begun, or was cleaned up since it was listed.
                 if names:
                     raise
                 continue
@@ -206,9 +210,9 @@ def read_logs(common_dir: str, worker: Worker) -> Logs:
 
 def is_report(event: records.Event) -> bool:
     """Whether a line in an agent's own log is a report: agents may write anything there."""
-    if event.event not in records.REPORTS or TIMESTAMP.fullmatch(event.at) is None:
+    if event.event not in records.REPORTS or re.fullmatch(TIMESTAMP, event.at) is None:
         return False
-    return event.job is None or JOB.fullmatch(event.job) is not None
+    return event.job is None or re.fullmatch(JOB, event.job) is not None
 
 
 def trusted(event: records.Event) -> records.Event:
@@ -309,20 +313,29 @@ def state_of(
             return State("stopped", pane.dead_status if pane else None)
         if pane is not None:
             return State("exited", pane.dead_status, "its launcher was killed")
-        if bool(proctree.tree([], worker.mark)) if survives is None else survives:
+        if any_process(worker.mark) if survives is None else survives:
             return State("unknown", detail="its agent lives, but its session cannot be reached")
         return State("gone", detail="its tmux session is no longer there")
     text = screens.get(pane.pane, "")
-    dialog = harnesses.dialog_on_screen(worker.harness, text, pane.title)
+    from fanout.harness import dialog_on_screen
+
+    dialog = dialog_on_screen(worker.harness, text, pane.title)
     if dialog is not None:
         # The prompts are read only when a look needs them: the screen may just repeat one.
         said = prompts_given(common_dir, worker.name)
-        dialog = harnesses.dialog_on_screen(worker.harness, text, pane.title, said)
+        dialog = dialog_on_screen(worker.harness, text, pane.title, said)
     if dialog is not None:
         return State("waiting", detail=dialog)
     if is_starting(common_dir, worker):
         return State("starting")
     return State("running")
+
+
+def any_process(mark: str) -> bool:
+    """Whether a process carries this mark."""
+    from fanout import proctree
+
+    return bool(proctree.tree([], mark))
 
 
 def prompts_given(common_dir: str, name: str) -> str:
@@ -339,7 +352,7 @@ def prompts_given(common_dir: str, name: str) -> str:
 def is_starting(common_dir: str, worker: Worker) -> bool:
     """Whether the agent has neither printed nor reported anything since it was started lately."""
     folder = records.worker_dir(common_dir, worker.name)
-    for path in (os.path.join(folder, "terminal.log"), worker.events_file):
+    for path in (f"{folder}/terminal.log", worker.events_file):
         try:
             if os.stat(path).st_size > 0:
                 return False
@@ -360,8 +373,10 @@ def was_stopped(logs: Logs, worker: Worker) -> bool:
     return False
 
 
-def processes_of(worker: Worker, panes: dict[str, Pane]) -> list[proctree.Process]:
+def processes_of(worker: Worker, panes: dict[str, Pane]) -> list[Process]:
     """All living processes of a worker's agent, those in sessions of their own included."""
+    from fanout import proctree
+
     return proctree.tree(live_roots(worker, panes), worker.mark)
 
 

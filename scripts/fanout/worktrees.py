@@ -9,7 +9,7 @@ import stat
 from fanout import git
 from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
-from fanout.process import Completed
+from fanout.process import Completed, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ class Status(NamedTuple):
 def admin_dir_of(worktree: str) -> str | None:
     """The administrative folder that a linked worktree's `.git` file names, or None."""
     try:
-        with open(os.path.join(worktree, ".git"), encoding="utf-8", errors="surrogateescape") as f:
-            content = f.read().removesuffix("\n")
+        with open(f"{worktree}/.git", "rb", buffering=0) as file:
+            content = os.fsdecode(file.read()).removesuffix("\n")
     except OSError:
         return None
     if not content.startswith("gitdir: "):
@@ -130,7 +130,8 @@ def holder_of(common_dir: str, main_root: str, branch_ref: str) -> str | None:
 
 def holders_of(common_dir: str, main_root: str, branch_ref: str) -> list[str]:
     """All checkouts that have a branch checked out, are rebasing it, or bisect from it."""
-    heads = {common_dir: main_root, **registered(common_dir)}
+    folder = os.path.join(common_dir, "worktrees")
+    entries = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     short = branch_ref.removeprefix("refs/heads/")
     wanted = {
         "HEAD": f"ref: {branch_ref}",
@@ -138,20 +139,19 @@ def holders_of(common_dir: str, main_root: str, branch_ref: str) -> list[str]:
         "rebase-apply/head-name": branch_ref,
         "BISECT_START": short,
     }
-    return [
-        path
-        for admin, path in heads.items()
-        if any(first_line(os.path.join(admin, name)) == line for name, line in wanted.items())
+    holding = [
+        admin
+        for admin in (common_dir, *(f"{folder}/{entry}" for entry in entries))
+        if any(first_line(f"{admin}/{name}") == line for name, line in wanted.items())
     ]
+    paths = [main_root if admin == common_dir else registered_path(admin) for admin in holding]
+    return [path for path in paths if path is not None]
 
 
 def first_line(path: str) -> str | None:
     """The only line of a small file of git's, or None when it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read().strip()
-    except OSError:
-        return None
+    content = git.small_file(path)
+    return None if content is None else content.strip()
 
 
 def status_arguments(*, ignored: bool) -> list[str]:
@@ -625,6 +625,14 @@ def drop_admin_dir(common_dir: str, admin_dir: str, record: str) -> None:
     remove_tree(trash)
     os.rename(admin_dir, trash)
     remove_tree(trash)
+
+
+def remove_quickly(paths: list[str]) -> None:
+    """Remove folders and all in them in one process for many; read-only folders stay."""
+    present = [path for path in paths if os.path.lexists(path)]
+    for first in range(0, len(present), 100):
+        with contextlib.suppress(SkillError):
+            run(["rm", "-rf", "--", *present[first : first + 100]])
 
 
 def remove_tree(path: str) -> None:

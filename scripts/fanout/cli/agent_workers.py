@@ -11,6 +11,7 @@ from fanout.output import Answer
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 PROG = "agent_workers.py"
 VERBS = frozenset(
@@ -89,12 +90,14 @@ def main(argv: list[str]) -> int:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options of a call."""
-    only = argv[0] if argv and argv[0] in VERBS else None
-    return build_parser(only).parse_args(argv)
+    if argv and argv[0] in VERBS:
+        # The parsers of the other verbs cost milliseconds.
+        return verb_parser(argv[0]).parse_args(argv[1:], argparse.Namespace(verb=argv[0]))
+    return build_parser().parse_args(argv)
 
 
-def build_parser(only: str | None = None) -> Parser:
-    """The parser of all verbs, or of one: the others cost milliseconds."""
+def build_parser() -> Parser:
+    """The parser of all verbs."""
     parser = Parser(
         prog=PROG,
         description="Run CLI agents in parallel, each in its own git worktree and tmux session.",
@@ -104,28 +107,40 @@ def build_parser(only: str | None = None) -> Parser:
     verbs = parser.add_subparsers(
         dest="verb", required=True, metavar="VERB", parser_class=Parser, prog=PROG
     )
-    common = Parser(add_help=False)
-    common.add_argument("--repo", default=".", metavar="DIR", help="the repository (default: here)")
-    common.add_argument(
+    for name, (purpose, example, add_options) in verb_table().items():
+        made = verbs.add_parser(name, help=purpose, **verb_words(purpose, example))
+        add_common(made)
+        add_options(made)
+    return parser
+
+
+def verb_parser(name: str) -> Parser:
+    """The parser of one verb's options."""
+    purpose, example, add_options = verb_table()[name]
+    parser = Parser(prog=f"{PROG} {name}", **verb_words(purpose, example))
+    add_common(parser)
+    add_options(parser)
+    return parser
+
+
+def verb_words(purpose: str, example: str) -> dict[str, Any]:
+    """What the help of a verb says before and after its options."""
+    return {
+        "description": purpose[0].upper() + purpose[1:] + ".",
+        "epilog": f"example:\n  {PROG} {example}\n\n{EPILOG}",
+    }
+
+
+def add_common(parser: Parser) -> None:
+    """The options of all verbs."""
+    parser.add_argument("--repo", default=".", metavar="DIR", help="the repository (default: here)")
+    parser.add_argument(
         "--tmux-socket",
         default=os.environ.get("AGENT_WORKERS_TMUX_SOCKET", ""),
         metavar="NAME",
         help="the tmux server for new workers (default: one per repository)",
     )
-    common.add_argument("--json", action="store_true", help="answer as JSON")
-
-    for name, (purpose, example, add_options) in verb_table().items():
-        if only not in (None, name):
-            continue
-        made = verbs.add_parser(
-            name,
-            parents=[common],
-            help=purpose,
-            description=purpose[0].upper() + purpose[1:] + ".",
-            epilog=f"example:\n  {PROG} {example}\n\n{EPILOG}",
-        )
-        add_options(made)
-    return parser
+    parser.add_argument("--json", action="store_true", help="answer as JSON")
 
 
 def verb_table() -> dict[str, tuple[str, str, Callable[[Parser], None]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 
@@ -222,8 +223,6 @@ def spawn_plan(repo: Repository, requests: list[Request], many: bool) -> Answer:
 
 def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Request]:
     """The checked requests of a `spawn` call."""
-    import shlex
-
     from fanout import harness, records, spawning, tmux
     from fanout.git import resolve_commit
 
@@ -234,7 +233,7 @@ def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Reques
     for name in prompts:
         records.require_name(name)
     try:
-        agent_args = shlex.split(options.agent_args)
+        agent_args = split_words(options.agent_args)
     except ValueError as error:
         raise usage(
             "invalid-agent-args", f"--agent-args {options.agent_args!r}: {error}"
@@ -242,7 +241,7 @@ def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Reques
     env: dict[str, str] = {}
     for pair in options.env:
         key, equals, value = pair.partition("=")
-        if not equals or tmux.VARIABLE.fullmatch(key) is None:
+        if not equals or re.fullmatch(tmux.VARIABLE, key) is None:
             raise usage(
                 "invalid-env",
                 f"--env {pair[:80]!r} is not K=V",
@@ -251,7 +250,7 @@ def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Reques
         if key.startswith("AGENT_WORKER_"):
             raise usage("invalid-env", f"{key} is set by spawn itself", "use another name")
         env[key] = value
-    if "\0" in options.session_prefix or not records.NAME.fullmatch("a" + options.session_prefix):
+    if "\0" in options.session_prefix or not records.is_name("a" + options.session_prefix):
         raise usage(
             "invalid-prefix",
             f"{options.session_prefix[:80]!r} is not a session prefix",
@@ -289,6 +288,15 @@ def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Reques
         )
         for name, prompt in prompts.items()
     ]
+
+
+def split_words(text: str) -> list[str]:
+    """Words as a shell takes them. Raises ValueError."""
+    if not text.strip():
+        return []
+    from shlex import split
+
+    return split(text)
 
 
 def read_prompts(options: argparse.Namespace, mode: str) -> dict[str, str]:
@@ -344,7 +352,7 @@ def status(repo: Repository, options: argparse.Namespace) -> Answer:
         return watch(views, options.json)
     rows, errors = views()
     data = {
-        "workers": [view.to_json() for view in rows],
+        "workers": [view.to_json() for view in rows] if options.json else [],
         "damaged": [error.to_json() for error in errors],
         "integration_branch": repo.branch,
     }
@@ -428,11 +436,12 @@ def status_actions(repo: Repository, views: list[View]) -> tuple[dict[str, Any],
 
 def capture(repo: Repository, options: argparse.Namespace) -> Answer:
     """`capture`: the agent's last lines."""
-    from fanout import steering
+    from fanout import capturing
     from fanout.workers import load
 
-    text = steering.capture(
-        repo, load(repo.common_dir, options.name), options.lines, from_log=options.log
+    common = repo.common_dir
+    text = capturing.capture(
+        common, load(common, options.name), options.lines, from_log=options.log
     )
     data = {"name": options.name, "text": text, "source": "log" if options.log else "screen"}
     return Answer("capture", text, data)
