@@ -7,7 +7,6 @@ for each that says how its value is written there (see `templates`).
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import stat
@@ -15,12 +14,12 @@ import stat
 from fanout import templates
 from fanout.errors import SkillError, usage
 from fanout.fields import NamedTuple
-from fanout.harness import ARGUMENT_LIMIT, is_text, read_mapping
+from fanout.harness import ARGUMENT_LIMIT, read_mapping
 from fanout.records import NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable
     from typing import Any
 
 PLAN_LIMIT = 20_000_000
@@ -37,6 +36,7 @@ RESERVED = frozenset([*BUILT_IN, "item"])
 MARK = "AGENT_WORKERS_RUN"
 PROMPT_MODES = ("stdin", "argument", "file")
 FAILURES = ("continue", "stop")
+NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 
 # The schema holds the same patterns. A placeholder may stand in a name and in a branch.
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)"
@@ -113,6 +113,8 @@ def nearest(word: str, words: Iterable[str]) -> str:
 
 def shown(value: Any) -> str:
     """A value of the plan as a message repeats it."""
+    if isinstance(value, (dict, list)):
+        return "an object" if isinstance(value, dict) else "a list"
     text = repr(value) if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 90 else text[:80] + "..." + text[-1]
 
@@ -121,9 +123,8 @@ def read_file(path: str, limit: int, what: str) -> bytes:
     """The content of a regular file. Raises SkillError `invalid-plan`."""
     try:
         # A pipe in the file's place must not block.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise usage("invalid-plan", f"{what} is not a file")
             content = file.read(limit + 1)
     except (OSError, ValueError) as error:
@@ -203,9 +204,10 @@ class Reader:
         self.digest = hashlib.sha256(content)
         self.embedded: dict[str, str] = {}
         self.mappings: dict[str, dict[str, Any]] = {}
-        # The names that a placeholder may have: everywhere, and in a task with for_each.
+        # The names that a placeholder may have in what is being read.
         self.names: frozenset[str] = frozenset(BUILT_IN)
-        self.backups: list[str] = []
+        # The backups about which a condition may ask there; None before any has run.
+        self.backups: list[str] | None = None
 
     # --- Messages
 
@@ -224,13 +226,13 @@ class Reader:
 
     def fields(self, value: Any, where: str, known: Collection[str]) -> dict[str, Any]:
         """An object of which all fields are known."""
-        for key in self.object(value, where):
+        for key in self.members(value, where):
             if key not in known:
                 place = f"{where}.{key}" if where else key
                 raise self.unknown(shown_path(place), key, "is an unknown field:", known)
         return value
 
-    def object(self, value: Any, where: str) -> dict[str, Any]:
+    def members(self, value: Any, where: str) -> dict[str, Any]:
         """An object without a repeated key."""
         if not isinstance(value, dict):
             raise self.wrong(where or "the whole", f"must be an object, not {shown(value)}")
@@ -239,7 +241,7 @@ class Reader:
             raise self.wrong(shown_path(place), "stands twice in one object")
         return value  # pyright: ignore[reportUnknownVariableType]
 
-    def list(self, value: Any, where: str, what: str = "a list") -> list[Any]:
+    def entries(self, value: Any, where: str, what: str = "a list") -> list[Any]:
         """A list."""
         if not isinstance(value, list):
             raise self.wrong(where, f"must be {what}, not {shown(value)}")
@@ -249,7 +251,7 @@ class Reader:
         """A string that can be an argument or a file's content."""
         if not isinstance(value, str):
             raise self.wrong(where, f"must be a string, not {shown(value)}")
-        if not is_text(value):
+        if NOT_TEXT.search(value):
             raise self.wrong(where, "must not hold a NUL or half of a surrogate pair")
         if not value and not empty:
             raise self.wrong(where, "must not be empty")
@@ -258,7 +260,7 @@ class Reader:
     def matching(self, value: Any, where: str, pattern: str, what: str) -> str:
         """A string that fits a pattern."""
         text = self.string(value, where)
-        if re.search(pattern, text) is None:
+        if re.match(pattern, text) is None:
             raise self.wrong(where, f"must be {what}, not {shown(text)}")
         return text
 
@@ -267,7 +269,7 @@ class Reader:
         what = f"a number from 0 to {most}" if zero else f"a number above 0, at most {most}"
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.wrong(where, f"must be {what}, not {shown(value)}")
-        if not math.isfinite(value) or value < 0 or value > most or (value == 0 and not zero):
+        if not 0 <= value <= most or (value == 0 and not zero):
             raise self.wrong(where, f"must be {what}")
         return value
 
@@ -284,9 +286,10 @@ class Reader:
             raise self.unknown(where, text, "must be one of the known words, not", words)
         return text
 
-    def fixed(self, text: str, where: str, names: Collection[str]) -> str:
+    def fixed(self, value: Any, where: str) -> str:
         """A string in which no placeholder can be replaced."""
-        for place in templates.occurrences(text, names):
+        text = self.string(value, where)
+        for place in templates.occurrences(text, self.names | RESERVED):
             if not templates.is_kept(place):
                 raise self.wrong(
                     where, f"cannot hold {place[0]}: it is read before any value is known"
@@ -295,21 +298,19 @@ class Reader:
 
     # --- Texts
 
-    def text(
-        self, value: Any, where: str, names: Collection[str], *, empty: bool = False
-    ) -> str | dict[str, Any]:
+    def text(self, value: Any, where: str, *, empty: bool = False) -> str | dict[str, Any]:
         """A string in which placeholders are replaced when it is used."""
         text = self.string(value, where, empty=empty)
-        return marked(text, templates.scan(text, names))
+        return marked(text, templates.scan(text, self.names))
 
-    def shell(self, value: Any, where: str, names: Collection[str]) -> str | dict[str, Any]:
+    def shell(self, value: Any, where: str) -> str | dict[str, Any]:
         """A command for Bash, in which values stay data."""
         text = self.string(value, where)
         if not text.strip():
             raise self.wrong(where, "must not be empty")
         try:
-            return marked(text, templates.scan_shell(text, names))
-        except templates.Unfit as unfit:
+            return marked(text, templates.scan_shell(text, self.names))
+        except templates.UnfitPlaceError as unfit:
             variable = unfit.name if unfit.name in BUILT_IN else f"PLAN_{unfit.name}"
             raise self.wrong(
                 where,
@@ -317,49 +318,43 @@ class Reader:
                 f"use ${variable} there, or write the command as a list",
             ) from unfit
 
-    def inside(self, value: Any, where: str, names: Collection[str]) -> str | dict[str, Any]:
+    def inside(self, value: Any, where: str) -> str | dict[str, Any]:
         """A path or pattern inside of the repository."""
         text = self.matching(value, where, INSIDE, "a relative path inside of the repository")
-        return marked(text, templates.scan(text, names))
+        return marked(text, templates.scan(text, self.names))
 
-    def revision(self, value: Any, where: str, names: Collection[str]) -> str | dict[str, Any]:
+    def revision(self, value: Any, where: str) -> str | dict[str, Any]:
         """A commit's name."""
         text = self.matching(value, where, REVISION, "a commit or branch")
-        return marked(text, templates.scan(text, names))
+        return marked(text, templates.scan(text, self.names))
 
     # --- Commands and conditions
 
-    def plain_command(
-        self, value: Any, where: str, name: str, names: Collection[str]
-    ) -> dict[str, Any]:
+    def plain_command(self, value: Any, where: str, name: str) -> dict[str, Any]:
         """A command without a name or a condition of its own."""
         if isinstance(value, dict):
             fields = self.fields(value, where, PLAIN_COMMAND)
-            return self.command_fields(fields, where, name, names)
-        return self.command_words(value, where, name, names, DEFAULT_TIMEOUT)
+            return self.command_fields(fields, where, name)
+        return self.command_words(value, where, name, DEFAULT_TIMEOUT)
 
-    def command_fields(
-        self, fields: dict[str, Any], where: str, name: str, names: Collection[str]
-    ) -> dict[str, Any]:
+    def command_fields(self, fields: dict[str, Any], where: str, name: str) -> dict[str, Any]:
         """A command from an object's `run` and `timeout_seconds`."""
         if "run" not in fields:
             raise self.wrong(where, "needs a field `run`")
         timeout = self.timeout(fields, where, DEFAULT_TIMEOUT)
-        return self.command_words(fields["run"], f"{where}.run", name, names, timeout)
+        return self.command_words(fields["run"], f"{where}.run", name, timeout)
 
-    def command_words(
-        self, value: Any, where: str, name: str, names: Collection[str], timeout: float
-    ) -> dict[str, Any]:
+    def command_words(self, value: Any, where: str, name: str, timeout: float) -> dict[str, Any]:
         """A command from a string for Bash or a list of words."""
         made: dict[str, Any] = {
             "name": name, "shell": None, "argv": None, "when": None, "timeout_seconds": timeout,
             "artifact": None, "check": None,
         }  # fmt: skip
         if isinstance(value, str):
-            made["shell"] = self.shell(value, where, names)
+            made["shell"] = self.shell(value, where)
         elif isinstance(value, list) and value:
             made["argv"] = [
-                self.text(word, f"{where}[{number}]", names, empty=number > 0)
+                self.text(word, f"{where}[{number}]", empty=number > 0)
                 for number, word in enumerate(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
             ]
         else:
@@ -378,29 +373,27 @@ class Reader:
         fields: dict[str, Any],
         key: str,
         where: str,
-        names: Collection[str],
-        backups: list[str] | None,
     ) -> list[dict[str, Any]]:
-        """The commands of one list. `backups` are those that its conditions may ask about."""
+        """The commands of one list."""
         place = f"{where}{key}"
         found: list[dict[str, Any]] = []
         taken: dict[str, str] = {}
         prefix = {"backups": "backup", "checks": "check"}.get(key, key)
-        for number, value in enumerate(self.list(fields.get(key, []), place)):
+        for number, value in enumerate(self.entries(fields.get(key, []), place)):
             here = f"{place}[{number}]"
             name = f"{prefix}-{number + 1:02d}"
             if isinstance(value, dict):
                 known = BACKUP if key == "backups" else COMMAND
-                command = self.named_command(value, here, name, names, backups, known)
+                command = self.named_command(value, here, name, known)
             else:
-                command = self.command_words(value, here, name, names, DEFAULT_TIMEOUT)
+                command = self.command_words(value, here, name, DEFAULT_TIMEOUT)
             found.append(command)
             made = [command["name"]] + ([command["check"]["name"]] if command["check"] else [])
             for word in made:
                 other = taken.setdefault(word.lower(), here)
                 if other != here:
                     raise self.wrong(here, f"has the name {word!r}, as {other} has")
-            if key == "backups":
+            if key == "backups" and self.backups is not None:
                 self.backups.append(command["name"])
         return found
 
@@ -409,8 +402,6 @@ class Reader:
         value: Any,
         where: str,
         name: str,
-        names: Collection[str],
-        backups: list[str] | None,
         known: tuple[str, ...],
     ) -> dict[str, Any]:
         """A command from an object."""
@@ -418,29 +409,27 @@ class Reader:
         if "name" in fields:
             what = "a name (1 to 64 letters, digits, '-' and '_')"
             name = self.matching(fields["name"], f"{where}.name", STEP_NAME, what)
-        command = self.command_fields(fields, where, name, names)
+        command = self.command_fields(fields, where, name)
         if "when" in fields:
-            command["when"] = self.condition(fields["when"], f"{where}.when", names, backups)
+            command["when"] = self.condition(fields["when"], f"{where}.when")
         if "artifact" in fields:
-            command["artifact"] = self.text(fields["artifact"], f"{where}.artifact", names)
+            command["artifact"] = self.text(fields["artifact"], f"{where}.artifact")
         if "check" in fields:
             check = f"{name}-check"
-            command["check"] = self.plain_command(fields["check"], f"{where}.check", check, names)
+            command["check"] = self.plain_command(fields["check"], f"{where}.check", check)
         return command
 
     def condition(
         self,
         value: Any,
         where: str,
-        names: Collection[str],
-        backups: list[str] | None,
         depth: int = 1,
     ) -> dict[str, Any]:
         """A condition of `when`."""
         if depth > DEEPEST_CONDITION:
             raise self.wrong(where, f"is nested deeper than {DEEPEST_CONDITION} conditions")
         if not isinstance(value, dict) or "run" in value:
-            return {"command": self.plain_command(value, where, "when", names)}
+            return {"command": self.plain_command(value, where, "when")}
         fields = self.fields(value, where, (*CONDITIONS, *PLAIN_COMMAND))  # pyright: ignore[reportUnknownArgumentType]
         kind = next(iter(fields), "")
         if len(fields) != 1 or kind not in CONDITIONS:
@@ -449,73 +438,59 @@ class Reader:
         inner = fields[kind]
         place = f"{where}.{kind}"
         if kind == "env":
-            return self.environment_condition(inner, place, names)
+            return self.environment_condition(inner, place)
         if kind == "path_exists":
-            return {"path_exists": self.text(inner, place, names)}
+            return {"path_exists": self.text(inner, place)}
         if kind == "backup_passed":
-            return {"backup_passed": self.backup_name(inner, place, backups)}
+            return {"backup_passed": self.backup_name(inner, place)}
         if kind == "not":
-            return {"not": self.condition(inner, place, names, backups, depth + 1)}
-        parts = self.list(inner, place, "a list of conditions")
+            return {"not": self.condition(inner, place, depth + 1)}
+        parts = self.entries(inner, place, "a list of conditions")
         if not parts:
             raise self.wrong(place, "must not be empty")
         return {
             kind: [
-                self.condition(part, f"{place}[{number}]", names, backups, depth + 1)
+                self.condition(part, f"{place}[{number}]", depth + 1)
                 for number, part in enumerate(parts)
             ]
         }
 
-    def environment_condition(
-        self, value: Any, where: str, names: Collection[str]
-    ) -> dict[str, Any]:
+    def environment_condition(self, value: Any, where: str) -> dict[str, Any]:
         """A condition about the environment: a name, or names with their values."""
         what = "the name of an environment variable"
         if isinstance(value, str):
             return {"env": self.matching(value, where, VARIABLE, what)}
-        wanted = self.object(value, where)
+        wanted = self.members(value, where)
         if not wanted:
             raise self.wrong(where, "must not be empty")
         parts = [
             {
                 "env": self.matching(name, shown_path(f"{where}.{name}"), VARIABLE, what),
-                "equals": self.text(text, f"{where}.{name}", names, empty=True),
+                "equals": self.text(text, f"{where}.{name}", empty=True),
             }
             for name, text in wanted.items()
         ]
         return parts[0] if len(parts) == 1 else {"all": parts}
 
-    def backup_name(self, value: Any, where: str, backups: list[str] | None) -> str:
+    def backup_name(self, value: Any, where: str) -> str:
         """The name of a backup that is decided before the condition is."""
         name = self.matching(value, where, STEP_NAME, "a backup's name")
-        if backups is None:
+        if self.backups is None:
             raise self.wrong(where, "asks about a backup where none has run yet")
-        if name not in backups:
-            raise self.unknown(where, name, "names no backup before it:", backups)
+        if name not in self.backups:
+            raise self.unknown(where, name, "names no backup before it:", self.backups)
         return name
 
     # --- Agents
 
-    def agent(
-        self, value: Any, where: str, base: dict[str, Any], names: Collection[str]
-    ) -> dict[str, Any]:
+    def agent(self, value: Any, where: str, base: dict[str, Any]) -> dict[str, Any]:
         """An agent's fields, checked, over those of `base`. Its texts are not marked yet."""
         fields = self.fields(value, where, AGENT)
         made = dict(base)
         if "harness" in fields:
             mapping = self.harness(fields["harness"], f"{where}.harness")
             made = {key: word for key, word in base.items() if key not in CALL} | mapping
-        for key in ("cli", "work_dir_arg", "prompt_arg"):
-            if key in fields:
-                made[key] = self.string(fields[key], f"{where}.{key}", empty=key != "cli")
-        if "args" in fields:
-            made["args"] = [
-                self.string(word, f"{where}.args[{number}]", empty=True)
-                for number, word in enumerate(self.list(fields["args"], f"{where}.args"))
-            ]
-        if "prompt_mode" in fields:
-            mode = self.one_of(fields["prompt_mode"], f"{where}.prompt_mode", PROMPT_MODES)
-            made["prompt_mode"] = mode
+        made |= self.call(fields, where)
         if "log_name" in fields:
             what = "a plain file name that nothing else in the task's folder has"
             made["log_name"] = self.matching(
@@ -533,11 +508,27 @@ class Reader:
         )
         return made
 
-    def marked_agent(self, agent: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    def call(self, fields: dict[str, Any], where: str) -> dict[str, Any]:
+        """How an agent is called, as far as an object says it."""
+        made: dict[str, Any] = {}
+        for key in ("cli", "work_dir_arg", "prompt_arg"):
+            if key in fields:
+                made[key] = self.string(fields[key], f"{where}.{key}", empty=key != "cli")
+        if "args" in fields:
+            made["args"] = [
+                self.string(word, f"{where}.args[{number}]", empty=True)
+                for number, word in enumerate(self.entries(fields["args"], f"{where}.args"))
+            ]
+        if "prompt_mode" in fields:
+            mode = self.one_of(fields["prompt_mode"], f"{where}.prompt_mode", PROMPT_MODES)
+            made["prompt_mode"] = mode
+        return made
+
+    def marked_agent(self, agent: dict[str, Any]) -> dict[str, Any]:
         """An agent as the loaded plan has it."""
 
         def text(word: str) -> str | dict[str, Any]:
-            return marked(word, templates.scan(word, names))
+            return marked(word, templates.scan(word, self.names))
 
         return {
             "cli": text(agent["cli"]),
@@ -555,7 +546,7 @@ class Reader:
     def variables(self, value: Any, where: str, reserved: frozenset[str]) -> dict[str, str]:
         """Names with their values."""
         what = "a name (letters, digits and '_', not beginning with a digit)"
-        for name, text in self.object(value, where).items():
+        for name, text in self.members(value, where).items():
             place = shown_path(f"{where}.{name}")
             self.matching(name, place, VARIABLE, what)
             if name in reserved:
@@ -565,7 +556,7 @@ class Reader:
 
     def harness(self, value: Any, where: str) -> dict[str, Any]:
         """How a mapping file says that its agent is called without a person."""
-        name = self.fixed(self.string(value, where), where, self.names | {"item"})
+        name = self.fixed(value, where)
         if name in self.mappings:
             return self.mappings[name]
         path = os.path.join(self.folder, name)
@@ -573,33 +564,18 @@ class Reader:
         try:
             mapping = read_mapping(path).mapping
         except SkillError as error:
-            raise self.wrong(where, f"cannot be used: {error.message}") from error
-        called: dict[str, Any] = mapping.get("noninteractive") or {}
-        given = {"cli": mapping["executable"]}
-        try:
-            for key in CALL[1:]:
-                if self.object(called, "noninteractive").get(key) is not None:
-                    given[key] = self.harness_field(key, called[key])
-        except SkillError as error:
-            raise self.wrong(where, f"cannot be used: {error.message}") from error
-        self.mappings[name] = given
-        return given
-
-    def harness_field(self, key: str, value: Any) -> Any:
-        """One field of a mapping's `noninteractive`."""
-        where = f"noninteractive.{key}"
-        if key == "prompt_mode":
-            return self.one_of(value, where, PROMPT_MODES)
-        if key != "args":
-            return self.string(value, where, empty=True)
-        words = [value] if isinstance(value, str) else self.list(value, where)
-        return [self.string(word, f"{where}[{n}]", empty=True) for n, word in enumerate(words)]
+            raise self.wrong(f"{where}:", error.message) from error
+        place = f"{where}: noninteractive"
+        called = self.members(mapping.get("noninteractive") or {}, place)
+        given = {key: called[key] for key in CALL[1:] if called.get(key) is not None}
+        if isinstance(given.get("args"), str):
+            given["args"] = [given["args"]]
+        self.mappings[name] = self.call(given, place) | {"cli": mapping["executable"]}
+        return self.mappings[name]
 
     # --- Tasks
 
-    def prompt(
-        self, fields: dict[str, Any], where: str, names: Collection[str]
-    ) -> str | dict[str, Any]:
+    def prompt(self, fields: dict[str, Any], where: str) -> str | dict[str, Any]:
         """A task's prompt, from its own field or from a file."""
         if ("prompt" in fields) == ("prompt_file" in fields):
             raise self.wrong(where, "needs exactly one of `prompt` and `prompt_file`")
@@ -608,11 +584,10 @@ class Reader:
             text = self.string(fields["prompt"], place)
         else:
             place = f"{where}.prompt_file"
-            name = self.fixed(self.string(fields["prompt_file"], place), place, names | {"item"})
-            text = self.prompt_file(name, place)
+            text = self.prompt_file(self.fixed(fields["prompt_file"], place), place)
         if not text.strip():
             raise self.wrong(place, "is an empty prompt")
-        return marked(text, templates.scan(text, names))
+        return marked(text, templates.scan(text, self.names))
 
     def prompt_file(self, name: str, where: str) -> str:
         """The content of a prompt's file."""
@@ -622,14 +597,14 @@ class Reader:
             try:
                 content = read_file(path, PROMPT_LIMIT, what)
             except SkillError as error:
-                raise self.wrong(where, f"cannot be used: {error.message}") from error
+                raise self.wrong(f"{where}:", error.message) from error
             self.digest_file(content)
             try:
                 self.embedded[name] = content.decode("utf-8")
             except UnicodeDecodeError as error:
-                raise self.wrong(where, f"cannot be used: {what} is not UTF-8: {error}") from error
+                raise self.wrong(where, f"is not UTF-8: {error}") from error
             if "\0" in self.embedded[name]:
-                raise self.wrong(where, f"cannot be used: {what} holds a NUL")
+                raise self.wrong(where, "must not hold a NUL")
         return self.embedded[name]
 
     def digest_file(self, content: bytes) -> None:
@@ -639,20 +614,20 @@ class Reader:
     def for_each(self, value: Any, where: str) -> dict[str, Any]:
         """What a task is repeated for."""
         if isinstance(value, list):
-            items: list[Any] = value
+            items: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
             if not 0 < len(items) <= MOST_ITEMS:
                 raise self.wrong(where, f"must hold 1 to {MOST_ITEMS} items")
             for number, item in enumerate(items):
                 place = f"{where}[{number}]"
                 text = self.matching(item, place, ITEM, "one line that is not empty")
-                self.fixed(text, place, self.names | {"item"})
+                self.fixed(text, place)
             return {"items": items}
         fields = self.fields(value, where, FOR_EACH)
         if len(fields) != 1:
             raise self.wrong(where, "must be a list or an object with exactly one of file, run")
         if "file" in fields:
-            return {"file": self.text(fields["file"], f"{where}.file", self.names)}
-        run = self.plain_command(fields["run"], f"{where}.run", "for-each", self.names)
+            return {"file": self.text(fields["file"], f"{where}.file")}
+        run = self.plain_command(fields["run"], f"{where}.run", "for-each")
         return {"run": run}
 
     def task(self, value: Any, where: str, agent: dict[str, Any]) -> dict[str, Any]:
@@ -663,7 +638,9 @@ class Reader:
         each = (
             self.for_each(fields["for_each"], f"{where}.for_each") if "for_each" in fields else None
         )
-        names = self.names if each is None else self.names | {"item"}
+        outer = self.names
+        if each is not None:
+            self.names |= {"item"}
         what = "a name (1 to 64 letters, digits, '-' and '_'; placeholders may stand in it)"
         name = self.matching(fields["name"], f"{where}.name", TASK_NAME, what)
         branch = None
@@ -672,41 +649,39 @@ class Reader:
             branch = self.matching(fields["branch"], f"{where}.branch", BRANCH, what)
             if len(branch) > BRANCH_LIMIT:
                 raise self.wrong(f"{where}.branch", f"is longer than {BRANCH_LIMIT} characters")
-        own = self.agent(fields.get("agent", {}), f"{where}.agent", agent, names)
+        own = self.agent(fields.get("agent", {}), f"{where}.agent", agent)
         own["timeout_seconds"] = self.timeout(fields, where, own["timeout_seconds"])
         if "allow_no_change" in fields:
             own["allow_no_change"] = self.truth(
                 fields["allow_no_change"], f"{where}.allow_no_change"
             )
-        prompt = self.prompt(fields, where, names)
+        prompt = self.prompt(fields, where)
         if own.get("prompt_mode") == "argument":
             self.require_argument(prompt, own.get("prompt_arg", ""), where)
         when = None
         if "when" in fields:
-            when = self.condition(fields["when"], f"{where}.when", names, self.backups)
-        inside = {
-            key: self.inside(fields[key], f"{where}.{key}", names)
-            for key in ("changelog",)
-            if key in fields
-        }
-        return {
-            "name": self.name_text(name, f"{where}.name", each, names),
+            when = self.condition(fields["when"], f"{where}.when")
+        made = {
+            "name": self.name_text(name, each),
             "prompt": prompt,
-            "branch": self.name_text(branch or name, f"{where}.branch", each, names),
-            "base": self.revision(fields["base"], f"{where}.base", names) if "base" in fields else "",
+            "branch": self.name_text(branch or name, each),
+            "base": self.revision(fields["base"], f"{where}.base") if "base" in fields else "",
             "owns": [
-                self.inside(path, f"{where}.owns[{number}]", names)
-                for number, path in enumerate(self.list(fields.get("owns", []), f"{where}.owns"))
+                self.inside(path, f"{where}.owns[{number}]")
+                for number, path in enumerate(self.entries(fields.get("owns", []), f"{where}.owns"))
             ],
             "depends_on": self.dependencies(fields, f"{where}.depends_on"),
             "when": when,
             "for_each": each,
-            "setup": self.commands(fields, "setup", f"{where}.", names, self.backups),
-            "verify": self.commands(fields, "verify", f"{where}.", names, self.backups),
-            "agent": self.marked_agent(own, names),
-            "changelog": inside.get("changelog"),
+            "setup": self.commands(fields, "setup", f"{where}."),
+            "verify": self.commands(fields, "verify", f"{where}."),
+            "agent": self.marked_agent(own),
+            "changelog": self.inside(fields["changelog"], f"{where}.changelog")
+            if "changelog" in fields else None,
             "estimate_minutes": self.minutes(fields, "estimate_minutes", f"{where}."),
         }  # fmt: skip
+        self.names = outer
+        return made
 
     def require_argument(self, prompt: str | dict[str, Any], prompt_arg: str, where: str) -> None:
         """A prompt that reaches the program whole as one argument, as far as it is known."""
@@ -724,11 +699,9 @@ class Reader:
             return None
         return self.number(fields[key], f"{where}{key}", MOST_MINUTES, zero=True)
 
-    def name_text(
-        self, name: str, where: str, each: dict[str, Any] | None, names: Collection[str]
-    ) -> str | dict[str, Any]:
+    def name_text(self, name: str, each: dict[str, Any] | None) -> str | dict[str, Any]:
         """A task's name or branch; where the task is repeated, it tells the items apart."""
-        marks = templates.scan(name, names, slugged=("item",))
+        marks = templates.scan(name, self.names, slugged=("item",))
         if each is not None and "slug item" not in marks:
             name += "-{item}"
             marks.append("slug item")
@@ -737,7 +710,7 @@ class Reader:
     def dependencies(self, fields: dict[str, Any], where: str) -> list[str]:
         """The names that a task depends on."""
         found: dict[str, None] = {}
-        for number, value in enumerate(self.list(fields.get("depends_on", []), where)):
+        for number, value in enumerate(self.entries(fields.get("depends_on", []), where)):
             place = f"{where}[{number}]"
             name = self.matching(value, place, TASK_NAME, "a task's name")
             if name in found:
@@ -755,29 +728,32 @@ class Reader:
             if key not in fields:
                 raise self.wrong("the whole", f"needs a field `{key}`")
         variables = self.variables(fields.get("variables", {}), "variables", RESERVED)
-        self.names = names = frozenset([*variables, *BUILT_IN])
-        agent = self.agent(fields["agent"], "agent", {}, names)
+        self.names |= variables.keys()
+        agent = self.agent(fields["agent"], "agent", {})
         if "cli" not in agent:
             raise self.wrong("agent", "needs a field `cli` or `harness`")
-        loaded = {
+        loaded: dict[str, Any] = {
             "schema": 1,
             "run_name": self.run_name(fields),
             "repo": self.repo(fields),
-            "base": self.revision(fields.get("base", "HEAD"), "base", names),
-            "worktree_root": self.text(fields["worktree_root"], "worktree_root", names)
+            "base": self.revision(fields.get("base", "HEAD"), "base"),
+            "worktree_root": self.text(fields["worktree_root"], "worktree_root")
             if "worktree_root" in fields else "",
             "max_parallel": self.parallel(fields.get("max_parallel", 2)),
             "variables": variables,
             "on_failure": self.one_of(fields.get("on_failure", "continue"), "on_failure", FAILURES),
-            "checks": self.commands(fields, "checks", "", names, None),
-            "changelog_file": self.inside(fields["changelog_file"], "changelog_file", names)
+            "checks": self.commands(fields, "checks", ""),
+            "changelog_file": self.inside(fields["changelog_file"], "changelog_file")
             if "changelog_file" in fields else None,
             "setup_minutes": self.minutes(fields, "setup_minutes", ""),
-            "preflight": self.commands(fields, "preflight", "", names, None),
-            "backups": self.commands(fields, "backups", "", names, self.backups),
+            "preflight": self.commands(fields, "preflight", ""),
+        }  # fmt: skip
+        self.backups = []
+        loaded |= {
+            "backups": self.commands(fields, "backups", ""),
             "tasks": self.tasks(fields["tasks"], agent),
-            "postflight": self.commands(fields, "postflight", "", names, self.backups),
-            "rollback": self.commands(fields, "rollback", "", names, self.backups),
+            "postflight": self.commands(fields, "postflight", ""),
+            "rollback": self.commands(fields, "rollback", ""),
         }  # fmt: skip
         return Loaded(loaded, self.digest.hexdigest())
 
@@ -792,9 +768,13 @@ class Reader:
 
     def repo(self, fields: dict[str, Any]) -> str | dict[str, Any]:
         """Where the repository is; what follows from that cannot stand in it."""
-        text = self.text(fields.get("repo", "."), "repo", self.names)
-        self.fixed(fields.get("repo", "."), "repo", {"RUN_DIR", "REPO_ROOT"})
-        return text
+        value = fields.get("repo", ".")
+        for mark in templates.scan(self.string(value, "repo"), ("RUN_DIR", "REPO_ROOT")):
+            if not mark.startswith("keep "):
+                raise self.wrong(
+                    "repo", f"cannot hold {{{mark.split()[1]}}}, which follows from it"
+                )
+        return self.text(value, "repo")
 
     def parallel(self, value: Any) -> int:
         """How many tasks may run at once."""
@@ -805,7 +785,7 @@ class Reader:
 
     def tasks(self, value: Any, agent: dict[str, Any]) -> list[dict[str, Any]]:
         """All tasks, with their dependencies as positions."""
-        values = self.list(value, "tasks")
+        values = self.entries(value, "tasks")
         if not values:
             raise self.wrong("tasks", "must not be empty")
         tasks = [self.task(task, f"tasks[{n}]", agent) for n, task in enumerate(values)]
@@ -844,7 +824,7 @@ class Reader:
                     if field == "name":
                         fits = NAME.fullmatch(word) is not None
                     else:
-                        fits = re.search(BRANCH, word) is not None and len(word) <= BRANCH_LIMIT
+                        fits = re.match(BRANCH, word) is not None and len(word) <= BRANCH_LIMIT
                     if not fits:
                         raise self.wrong(
                             where, f"makes the {field} {shown(word)}, which is not valid"
@@ -873,7 +853,8 @@ class Reader:
 def expansions(task: dict[str, Any], field: str, where: str) -> Iterable[tuple[str, str]]:
     """The names or branches that a task will have, each with its JSON path; none while unknown."""
     name = task[field]
-    items = (task["for_each"] or {}).get("items")
+    each: dict[str, Any] = task["for_each"] or {}
+    items: list[str] | None = each.get("items")
     if isinstance(name, str):
         yield name, f"{where}.{field}"
     elif items is not None and set(name["marks"]) <= {"slug item", "keep item"}:

@@ -36,7 +36,7 @@ CONDITION_END = re.compile(r"\s\]\](?=[\s;&|()]|\Z)")
 EVALUATED = re.compile(r"\s-(?:eq|ne|lt|le|gt|ge|v)(?=\s)")
 
 
-class Unfit(Exception):
+class UnfitPlaceError(Exception):
     """A placeholder stands where nobody can tell for sure how Bash reads its value."""
 
     def __init__(self, name: str, reason: str) -> None:
@@ -75,7 +75,7 @@ def scan(text: str, names: Container[str], slugged: Container[str] = ()) -> list
 
 
 def scan_shell(text: str, names: Container[str]) -> list[str]:
-    """The marks of a Bash command. Raises Unfit."""
+    """The marks of a Bash command. Raises UnfitPlaceError."""
     places = occurrences(text, names)
     replaced = [place for place in places if not is_kept(place)]
     words = iter(Scanner(text, replaced).scan() if replaced else [])
@@ -112,7 +112,7 @@ class Scanner:
         self.evaluated_end = -1
 
     def scan(self) -> list[str]:
-        """One mark for each place. Raises Unfit."""
+        """One mark for each place. Raises UnfitPlaceError."""
         while len(self.marks) < len(self.places) and self.at < len(self.text):
             frame = self.frames[-1]
             if self.at == self.places[len(self.marks)].start():
@@ -135,21 +135,23 @@ class Scanner:
         word = next(frame for frame in reversed(self.frames) if frame is not None)
         subscript = SUBSCRIPT.match(self.text, word.start)
         if place.start() < self.evaluated_end or (subscript and subscript.end() <= place.start()):
-            raise Unfit(place[1], "where Bash evaluates arithmetic")
+            raise UnfitPlaceError(place[1], "where Bash evaluates arithmetic")
         if mark == "double" and place.start() == self.variable_end:
-            raise Unfit(place[1], "right after a variable; write ${...} around that one's name")
+            raise UnfitPlaceError(
+                place[1], "right after a variable; write ${...} around that one's name"
+            )
         self.marks.append(mark)
         self.at = place.end()
 
     def skip(self, end: int, reason: str) -> None:
         """Go on at `end`; no placeholder may stand before it."""
         if self.next_place() < end:
-            raise Unfit(self.places[len(self.marks)][1], reason)
+            raise UnfitPlaceError(self.places[len(self.marks)][1], reason)
         self.at = end
 
     def give_up(self, what: str) -> None:
         """Called where the rest cannot be told for sure."""
-        raise Unfit(self.places[len(self.marks)][1], f"in or after {what}")
+        raise UnfitPlaceError(self.places[len(self.marks)][1], f"in or after {what}")
 
     def skip_simple(self, pattern: re.Pattern[str], what: str) -> None:
         """Go behind a construct when it is simple."""
