@@ -2696,7 +2696,7 @@ make_worktree() { # NUMBER AGAIN
         fi
         return 0
     fi
-    [ -d "$worktree_root" ] || mkdir -p -m 700 -- "$worktree_root"
+    [ -d "$worktree_root" ] || mkdir -p -- "$worktree_root"
     [ -d "$common/agent-workers/locks" ] || mkdir -p -- "$common/agent-workers/locks"
     hold_worktrees ||
         fail_task failed "another command kept the lock on this repository's worktrees" || return
@@ -3068,7 +3068,7 @@ is_to_be_run() { # NUMBER
 # Takes up how a task ended.
 task_over() { # NUMBER done|lost|unwritten
     running=$((running - 1))
-    if [ "$2" = done ]; then
+    if [ "$2" = "done" ]; then
         read_result "$1"
     elif [ "$2" = lost ]; then
         end_tree "AGENT_WORKERS_RUN=$run_dir/tasks/${x_name[$1]}" exact
