@@ -6,7 +6,7 @@ import os
 import re
 
 from fanout import plan as plans
-from fanout.errors import SkillError, refused
+from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
 from fanout.runtimes import loop
 
@@ -44,8 +44,9 @@ def header(value: dict[str, Any], language: str, config: str, output: str) -> li
     names = [os.path.basename(os.path.abspath(path)) for path in (config, output)]
     lines = [
         f"Run: {value['run_name']}. Plan: {names[0]}, SHA-256 {value['sha256']}.",
-        "Regenerate with: render_worker_loop.py "
-        f"--config {loop.quoted(names[0])} --language {language} --output {loop.quoted(names[1])}",
+        "It is not to be edited: change the plan and regenerate with",
+        f"  render_worker_loop.py --config {loop.quoted(names[0])} --language {language} "
+        f"--output {loop.quoted(names[1])}",
         "See what it would do, changing nothing: DRY_RUN=1 and this file. Help: --help.",
         "",
         "What it does, in order; {NAME} stands for a variable of the plan. A preflight or backup",
@@ -113,12 +114,15 @@ def write_runner(path: str, text: str) -> None:
     if found is not None and MADE_HERE not in found[:200]:
         raise refused(
             "not-a-runner",
-            f"{path!r} exists and is no runner that was rendered here",
+            f"will not overwrite {path!r}: it is no runner that was rendered here",
             "give another --output, or move the file away",
         )
     folder, name = os.path.split(os.path.abspath(path))
     temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755)
+    except OSError as error:
+        raise usage("output-unusable", f"cannot write {path!r}: {error.strerror}") from error
     try:
         with open(descriptor, "wb") as file:
             file.write(text.encode("utf-8"))

@@ -307,7 +307,8 @@ def event(
             "schema": 1, "seq": 0, "at": now(), "event": word, "task": task.name if task else None,
             "phase": phase, "name": name, "data": data,
         }  # fmt: skip
-        places = [f"{task.folder}/events.jsonl"] if task else []
+        own = task is not None and os.path.isdir(os.path.join(run.folder, task.folder))
+        places = [f"{task.folder}/events.jsonl"] if task and own else []
         if task is None or run.whole:
             places.append("events.jsonl")
         for place in places:
@@ -624,11 +625,11 @@ def claim(run: Run, things: list[str]) -> str:
                 os.rename(os.path.join(folder, claiming), os.path.join(folder, held))
                 run.claims.append(os.path.join(folder, held))
                 return run.claims[-1]
-            name, pid, thing = rival
+            name, who, thing = rival
             if name.endswith(".held") or name < claiming or time.monotonic() > deadline:
                 path = os.path.join(folder, name)
                 raise RunError(
-                    11, f"another runner (process {pid}) works on the {thing}",
+                    11, f"another runner ({who}) works on the {thing}",
                     f"wait for it to end; its claim is {path}",
                 )  # fmt: skip
             time.sleep(0.01)
@@ -638,7 +639,7 @@ def claim(run: Run, things: list[str]) -> str:
 
 
 def rivals(folder: str, wanted: set[str]) -> list[tuple[str, str, str]]:
-    """Living claims on the same things: file name, pid, thing; held and older ones first."""
+    """Living claims on the same things: file name, whose it is, the thing; held ones first."""
     found: list[tuple[str, str, str]] = []
     host = os.uname().nodename
     for name in sorted(os.listdir(folder), key=lambda n: (n.endswith(".claiming"), n)):
@@ -658,7 +659,10 @@ def rivals(folder: str, wanted: set[str]) -> list[tuple[str, str, str]]:
         if facts.get("host") == host and process_start(int(pid)) != facts.get("started"):
             unlink(path)
         elif facts.get("host") != host or int(pid) != os.getpid():
-            found.append((name, pid, shared))
+            who = f"process {pid}" + (
+                "" if facts.get("host") == host else f" on {facts.get('host')}"
+            )
+            found.append((name, who, shared))
     return found
 
 
@@ -891,6 +895,14 @@ def commit_of(run: Run, name: str, code: int) -> str:
     """The commit that a name stands for. Raises RunError with this code."""
     words = ["rev-parse", "--verify", "--quiet", "--end-of-options", name + "^{commit}"]
     found, text, _ = git(run, run.root, *words)
+    if (
+        found != 0
+        and name != "HEAD"
+        and git(run, run.root, "rev-parse", "-q", "--verify", "HEAD")[0]
+    ):
+        name = "HEAD"
+    if found != 0 and name == "HEAD":
+        raise RunError(4, f"the repository {run.root} has no commit yet", "make a first one")
     if found != 0:
         raise RunError(code, f"the base {name!r} is no commit of this repository")
     return text.strip()
@@ -951,6 +963,17 @@ def require_names(tasks: list[Task]) -> None:
             if (kind, word.casefold()) in seen:
                 raise RunError(2, f"two tasks have the {kind} {word!r}")
             seen.add((kind, word.casefold()))
+    folders = {folder: task for task in tasks for folder in folders_of(task.branch.casefold())}
+    for task in tasks:
+        if task.branch.casefold() in folders:
+            other = folders[task.branch.casefold()].branch
+            raise RunError(2, f"there cannot be both a branch {task.branch!r} and {other!r}")
+
+
+def folders_of(branch: str) -> list[str]:
+    """What a branch's name begins with, up to each slash: no branch can have such a name."""
+    parts = branch.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def valid_branch(name: str) -> bool:
@@ -1052,9 +1075,9 @@ def left_out(task: Task) -> bool:
 
 
 def load_run(run: Run) -> None:
-    """Take up what is recorded of the run: gate, tasks, manifest. Raises RunError (1, 2)."""
+    """Take up what is recorded of the run: gate, tasks, manifest. Raises RunError (1, 3)."""
     if not os.path.isdir(run.folder):
-        raise RunError(2, f"there is no run {run.id!r} in {os.path.dirname(run.folder)}",
+        raise RunError(3, f"there is no run {run.id!r} in {os.path.dirname(run.folder)}",
                       "run the phase `gate` first")  # fmt: skip
     run.gate = read(os.path.join(run.folder, "gate.json")) or {}
     manifest = read(os.path.join(run.folder, "manifest.json"))
@@ -1139,8 +1162,6 @@ def enter(run: Run, base: str) -> None:
         return
     if run.resume:
         raise RunError(2, f"there is no run {run.id!r} to go on with", "check RUN_ID and LOG_ROOT")
-    choose(run, final=False)
-    require_dependencies(run)
     exclude(run)
     make_dir(run.folder)
     event(run, "started", "run", base=base)
@@ -1223,13 +1244,14 @@ def expand_at_gate(run: Run) -> None:
     require_dependencies(run)
     bases: dict[str, str] = {"": run.base}
     taken = branches(run)
+    folders = {folder for name in taken for folder in folders_of(name)}
     for task in run.tasks:
         name = fill(task.plan["base"], task.values)
         if name not in bases:
             bases[name] = commit_of(run, name, 3)
         task.base = bases[name]
         if task.chosen and task.plan["when"] is None and not task.result:
-            require_free(task, taken)
+            require_free(task, taken, folders)
             task.free = True
     if is_dynamic(run):
         claim_branches(run)
@@ -1245,9 +1267,13 @@ def branches(run: Run) -> set[str]:
     return {line.removeprefix("refs/heads/").casefold() for line in text.splitlines()}
 
 
-def require_free(task: Task, taken: set[str]) -> None:
-    """Demand that a task's branch and worktree do not exist. Raises RunError (3)."""
-    if task.branch.casefold() in taken:
+def require_free(task: Task, taken: set[str], folders: set[str]) -> None:
+    """Demand that a task's branch and worktree can be made. Raises RunError (3)."""
+    branch = task.branch.casefold()
+    if branch in folders or not taken.isdisjoint(folders_of(branch)):
+        raise RunError(3, f"a branch stands in the way of {task.branch!r} of task {task.name}",
+                       "give the task another branch")  # fmt: skip
+    if branch in taken:
         raise RunError(3, f"the branch {task.branch!r} of task {task.name} exists already",
                       "merge and delete it, or give the task another branch")  # fmt: skip
     if os.path.lexists(task.worktree):
@@ -1597,7 +1623,11 @@ def judge(run: Run, task: Task, folder: str) -> None:
         path = fill(task.plan["changelog"], task.values)
         if not has_entry(run, task, path):
             reasons.append(f"no changelog entry at {path}")
-    run_steps(run, task, "verify", folder)
+    try:
+        run_steps(run, task, "verify", folder)
+    except StepError as error:
+        if error.status == "interrupted" or not reasons:
+            raise
     if reasons:
         raise StepError("failed", reasons[0])
     result["status"] = "passed" if changed else "no-change"
@@ -1682,7 +1712,6 @@ def to_be_run(run: Run, task: Task, no_more: str) -> bool:
     why = f"it depends on {bad.name}, which is {bad.status}" if bad is not None else no_more
     if why:
         task.result = {**blank_result(task), "reason": why}
-        event(run, "cancelled", "task", name=task.name, status="not-started", reason=why)
     return not why
 
 
@@ -1691,6 +1720,9 @@ def to_be_run(run: Run, task: Task, no_more: str) -> bool:
 
 def run_finish(run: Run) -> None:
     """Postflight when all is well, then manifest, rollback script and report."""
+    for task in run.tasks:
+        if task.status == "not-started":
+            explain(run, task)
     well = run.gate.get("status") == "passed" and all(is_well_or_left_out(t) for t in run.tasks)
     commands = run.plan["postflight"]
     old = {step["name"]: step for step in run.postflight if step["status"] == "passed"}
@@ -1710,6 +1742,17 @@ def run_finish(run: Run) -> None:
     if run.status in ("failed", "interrupted") and run.gate.get("status") == "passed":
         write_rollback(run)
     write(os.path.join(run.folder, "REPORT.md"), report(run))
+
+
+def explain(run: Run, task: Task) -> None:
+    """Say why a task was not started."""
+    bad = next((other for other in task.after if not is_well(other)), None)
+    reason = task.result.get("reason")
+    if bad is not None:
+        reason = reason or f"it depends on {bad.name}, which is {bad.status}"
+    task.result = {**blank_result(task), "reason": reason or "the run ended before it"}
+    run.texts.pop(task.name, None)
+    event(run, "cancelled", "task", task=task, status="not-started", reason=task.result["reason"])
 
 
 def is_well_or_left_out(task: Task) -> bool:
@@ -1773,6 +1816,7 @@ def write_rollback(run: Run) -> None:
     if not run.plan["rollback"]:
         return
     lines = ["#!/usr/bin/env bash", "# Recorded, not run: how the plan takes the run back."]
+    lines += ["# shellcheck disable=SC2016 # commands are data, quoted as one word"]
     lines += [f"# Run {run.id}: {run.status}."]
     lines += [f"#   {task.name}: {task.status}" for task in run.tasks]
     lines += ["set -eu", "unset CDPATH", f"cd -- {quoted(run.root)}"]
@@ -1817,6 +1861,13 @@ def report(run: Run) -> str:
         lines.append(f"| {task.name} | {task.status} | {task.branch} | {count} | {why} |")
     for title, commands in next_commands(run):
         lines += ["", f"## {title}", "", "```bash", *commands, "```"]
+    again = [t.name for t in run.tasks if t.result.get("agent_started") and not is_well(t)]
+    if again:
+        lines += [
+            "",
+            "A task whose agent had started is not run again unasked: look at its worktree,",
+        ]
+        lines += [f"then resume with `RERUN={','.join(again)}` as well."]
     return "\n".join(lines) + "\n"
 
 
@@ -1841,10 +1892,8 @@ def next_commands(run: Run) -> list[tuple[str, list[str]]]:
     if run.status not in ("passed", "running"):
         place = os.environ.get("LOG_ROOT", "")
         logs = f"LOG_ROOT={quoted(os.path.abspath(place))} " if place else ""
-        again = [t.name for t in run.tasks if t.result.get("agent_started") and not is_well(t)]
-        rerun = f"RERUN={','.join(again)} " if again else ""
         runner = quoted(os.path.abspath(sys.argv[0]))
-        command = f"cd {quoted(os.getcwd())} && RESUME=1 RUN_ID={run.id} {logs}{rerun}{runner}"
+        command = f"cd {quoted(os.getcwd())} && RESUME=1 RUN_ID={run.id} {logs}{runner}"
         found.append(("Resume", [command]))
     if made:
         clean: list[str] = []
@@ -1935,7 +1984,7 @@ def print_summary(run: Run) -> None:
     """The table and where to go on."""
     lines = [table(run), f"report: {os.path.join(run.folder, 'REPORT.md')}"]
     for title, commands in next_commands(run):
-        lines += [f"next ({title.lower()}): {commands[0]}"]
+        lines += [f"next: {title.lower()}", f"      {commands[0]}"]
     print("\n".join(lines), flush=True)
 
 
@@ -2204,6 +2253,8 @@ def prepare(run: Run) -> str:
     base = commit_of(run, fill(run.plan["base"], run.values), 2)
     run.tasks = expand(run, {})
     choose(run, final=False)
+    if not os.path.isdir(run.folder):
+        require_dependencies(run)
     require_agents(run)
     return base
 
@@ -2228,13 +2279,13 @@ def phase_gate(run: Run) -> int:
 
 def phase_task(run: Run, name: str) -> int:
     """One task, or all that the plan's name stands for, one after the other."""
+    run.tasks = expand(run, {})
+    if not is_dynamic(run):
+        named_tasks(run, name)
     load_run(run)
     if run.gate.get("status") != "passed":
         raise RunError(3, f"the gate of {run.id} has not passed", "run the phase `gate` first")
-    named = [t for t in run.tasks if name == t.name or name in plan_names(t.plan)]
-    if not named:
-        known = [task.name for task in run.tasks]
-        raise RunError(2, f"there is no task {name!r} in this plan", nearest(name, known))
+    named = named_tasks(run, name)
     choose(run, final=True)
     for task in named:
         claim(run, [f"task {run.id}/{task.name}", f"branch {task.branch}"])
@@ -2249,7 +2300,7 @@ def phase_task(run: Run, name: str) -> int:
                           f"RERUN={task.name} runs it again")  # fmt: skip
         bad = next((other for other in task.after if not is_well(other)), None)
         if bad is not None:
-            raise RunError(3, f"{task.name} depends on {bad.name}, which is {bad.status}")
+            raise RunError(1, f"{task.name} depends on {bad.name}, which is {bad.status}")
         say(run, task.name, "started")
         run_task(run, task)
         say(run, task.name, task.status, task.result.get("reason"))
@@ -2258,6 +2309,15 @@ def phase_task(run: Run, name: str) -> int:
         if run.stopped_by:
             return INTERRUPTS[signal.Signals(run.stopped_by)]
     return 0 if all(is_well_or_left_out(task) for task in named) else 1
+
+
+def named_tasks(run: Run, name: str) -> list[Task]:
+    """The task of this name, or all that the plan's name stands for. Raises RunError (2)."""
+    named = [t for t in run.tasks if name == t.name or name in plan_names(t.plan)]
+    if not named:
+        known = [task.name for task in run.tasks]
+        raise RunError(2, f"there is no task {name!r} in this plan", nearest(name, known))
+    return named
 
 
 def phase_finish(run: Run) -> int:
@@ -2277,7 +2337,7 @@ def phase_status(run: Run) -> int:
         run.id = newest_run(os.path.dirname(run.folder))
         run.folder = os.path.join(os.path.dirname(run.folder), run.id)
         run.values |= {"RUN_ID": run.id, "RUN_DIR": run.folder}
-    load_run(run)
+    load_run(run, 2)
     if run.status == "running" or any(task.status == "running" for task in run.tasks):
         try:
             claim(run, [f"run {run.id}"])
