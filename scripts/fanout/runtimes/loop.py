@@ -659,9 +659,8 @@ def rivals(folder: str, wanted: set[str]) -> list[tuple[str, str, str]]:
         if facts.get("host") == host and process_start(int(pid)) != facts.get("started"):
             unlink(path)
         elif facts.get("host") != host or int(pid) != os.getpid():
-            who = f"process {pid}" + (
-                "" if facts.get("host") == host else f" on {facts.get('host')}"
-            )
+            where = "" if facts.get("host") == host else f" on {facts.get('host')}"
+            who = f"process {pid}{where}"
             found.append((name, who, shared))
     return found
 
@@ -698,8 +697,14 @@ class Place:
     """Where a step runs: working directory, values, mark, and how its records are found."""
 
     def __init__(
-        self, run: Run, phase: str, mark: str, cwd: str, values: dict[str, str], task: Task | None = None
-    ) -> None:  # fmt: skip
+        self,
+        run: Run,
+        phase: str,
+        mark: str,
+        cwd: str,
+        values: dict[str, str],
+        task: Task | None = None,
+    ) -> None:
         self.run = run
         self.phase = phase
         self.mark = os.path.join(run.folder, mark)
@@ -867,7 +872,7 @@ def locate(run: Run) -> None:
     """Find the repository, the base and the run's folder. Raises RunError (2, 4)."""
     plan = run.plan
     for name, value in plan["variables"].items():
-        run.values[name] = os.environ.get(f"PLAN_{name}", value)
+        run.values[name] = str(os.environ.get(f"PLAN_{name}", value))
     code, text, message = git(
         run, os.path.abspath(fill(plan["repo"], run.values)),
         *("rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir"),
@@ -895,13 +900,7 @@ def commit_of(run: Run, name: str, code: int) -> str:
     """The commit that a name stands for. Raises RunError with this code."""
     words = ["rev-parse", "--verify", "--quiet", "--end-of-options", name + "^{commit}"]
     found, text, _ = git(run, run.root, *words)
-    if (
-        found != 0
-        and name != "HEAD"
-        and git(run, run.root, "rev-parse", "-q", "--verify", "HEAD")[0]
-    ):
-        name = "HEAD"
-    if found != 0 and name == "HEAD":
+    if found != 0 and git(run, run.root, "rev-parse", "--quiet", "--verify", "HEAD")[0] != 0:
         raise RunError(4, f"the repository {run.root} has no commit yet", "make a first one")
     if found != 0:
         raise RunError(code, f"the base {name!r} is no commit of this repository")
@@ -1074,10 +1073,13 @@ def left_out(task: Task) -> bool:
     return task.result.get("reason") == "left out by ONLY"
 
 
-def load_run(run: Run) -> None:
-    """Take up what is recorded of the run: gate, tasks, manifest. Raises RunError (1, 3)."""
+def load_run(run: Run, code: int = 3) -> None:
+    """Take up what is recorded of the run: gate, tasks, manifest.
+
+    Raises RunError: `code` when there is no such run, 1 when a record is damaged.
+    """
     if not os.path.isdir(run.folder):
-        raise RunError(3, f"there is no run {run.id!r} in {os.path.dirname(run.folder)}",
+        raise RunError(code, f"there is no run {run.id!r} in {os.path.dirname(run.folder)}",
                       "run the phase `gate` first")  # fmt: skip
     run.gate = read(os.path.join(run.folder, "gate.json")) or {}
     manifest = read(os.path.join(run.folder, "manifest.json"))
@@ -1816,7 +1818,7 @@ def write_rollback(run: Run) -> None:
     if not run.plan["rollback"]:
         return
     lines = ["#!/usr/bin/env bash", "# Recorded, not run: how the plan takes the run back."]
-    lines += ["# shellcheck disable=SC2016 # commands are data, quoted as one word"]
+    lines += ["# shellcheck disable=SC2016,SC1003 # commands are data, quoted as one word"]
     lines += [f"# Run {run.id}: {run.status}."]
     lines += [f"#   {task.name}: {task.status}" for task in run.tasks]
     lines += ["set -eu", "unset CDPATH", f"cd -- {quoted(run.root)}"]
@@ -2151,7 +2153,7 @@ def dry_run(run: Run) -> None:
     items: dict[int, list[str]] = {}
     unknown: list[int] = []
     for number, task in enumerate(plan["tasks"]):
-        source = task["for_each"] or {"items": []}
+        source: dict[str, Any] = task["for_each"] or {"items": []}
         path = fill(source.get("file", ""), run.values)
         if path and os.path.exists(os.path.join(run.root, path)):
             items[number] = read_items(run, source, number)
