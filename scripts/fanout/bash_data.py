@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
 )
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
-)
 NONE = "-"
 COLUMNS = """\
 # The plan as data. Texts stand in `text`; what `mark` says of a text are its placeholders in

@@ -1003,13 +1003,13 @@ make_event() { # WORD PHASE TASK|- NAME|- DATA
 
 # An event of the whole run.
 run_event() { # WORD PHASE NAME|- DATA
-    make_event "$1" "$2" - "$3" "$4"
+    make_event "$1" "$2" - "$3" "${4-}"
     put_event "$answer"
 }
 
 # An event of a task, or of a step of the gate. Only for jobs.
 job_event() { # WORD PHASE NAME|- DATA
-    make_event "$1" "$2" "$this_task" "$3" "$4"
+    make_event "$1" "$2" "$this_task" "$3" "${4-}"
     if [ "$this_task" != - ]; then
         sequence=$((sequence + 1))
         printf '{"schema": 1, "seq": %d, %s\n' "$sequence" "$answer" >&5
