@@ -14,9 +14,9 @@ ROOMS = SCRIPTS / "fanout"
 # A room imports rooms of lower rows alone, so there can be no cycle. The rooms of cli/ stand above.
 LAYERS = [
     {"errors", "fields", "keeping"},
-    {"output", "process", "startup"},
+    {"output", "process", "startup", "templates"},
     {"git", "harness", "proctree", "records"},
-    {"reporting", "tmux", "worktrees"},
+    {"plan", "reporting", "tmux", "worktrees"},
     {"doctor", "rescue", "workers"},
     {"capturing", "contract", "copies", "delivery", "jobs", "pending"},
     {"starting", "steering", "takeback"},

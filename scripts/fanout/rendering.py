@@ -1,0 +1,163 @@
+"""Turn a loaded plan into a runner: one file that needs nothing of this package any more."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from fanout import plan as plans
+from fanout.errors import SkillError, refused, usage
+from fanout.fields import NamedTuple
+from fanout.runtimes import loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+RUNTIMES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "runtimes")
+SHEBANGS = {"python": "#!/usr/bin/env python3", "bash": "#!/usr/bin/env bash"}
+SOURCES = {"python": "loop.py", "bash": "loop.sh"}
+MADE_HERE = "# A runner, rendered from a plan by render_worker_loop.py."
+
+
+class Runner(NamedTuple):
+    """A rendered runner: its text, and what it was rendered from."""
+
+    text: str
+    sha256: str
+    tasks: int
+
+
+def render(config: str, language: str, output: str) -> Runner:
+    """Render the plan file `config`. Raises SkillError `invalid-plan` (exit 2)."""
+    loaded = plans.load_plan(config)
+    value = {**loaded.value, "sha256": loaded.sha256}
+    with open(os.path.join(RUNTIMES, SOURCES[language]), encoding="utf-8") as file:
+        runtime = file.read()
+    head = [SHEBANGS[language], *header(value, language, config, output)]
+    parts = ["\n".join(head), runtime.rstrip("\n"), data(value, language)]
+    return Runner("\n\n".join(parts) + "\n", loaded.sha256, len(value["tasks"]))
+
+
+def header(value: dict[str, Any], language: str, config: str, output: str) -> list[str]:
+    """The comment that says what a runner is and will do, every command in clear text."""
+    names = [os.path.basename(os.path.abspath(path)) for path in (config, output)]
+    lines = [
+        f"Run: {value['run_name']}. Plan: {names[0]}, SHA-256 {value['sha256']}.",
+        "It is not to be edited: change the plan and regenerate with",
+        f"  render_worker_loop.py --config {loop.quoted(names[0])} --language {language} "
+        f"--output {loop.quoted(names[1])}",
+        "See what it would do, changing nothing: DRY_RUN=1 and this file. Help: --help.",
+        "",
+        "What it does, in order; {NAME} stands for a variable of the plan. A preflight or backup",
+        "that fails stops the run before any worktree exists. The plan's data stands at the end.",
+        "",
+        *(f"variable {name} = {text!r}" for name, text in value["variables"].items()),
+        f"repository {loop.fill(value['repo'], {})}, base {loop.fill(value['base'], {})}, "
+        f"at most {value['max_parallel']} tasks at once, on failure: {value['on_failure']}",
+        *loop.describe(value, tasks_of(value), loop.View({}, None)),
+    ]
+    rows = [visible(row) for line in lines for row in line.split("\n")]
+    return [MADE_HERE, "#", *(f"# {row}".rstrip() for row in rows)]
+
+
+def tasks_of(value: dict[str, Any]) -> list[loop.Task]:
+    """The plan's tasks as they are written, none expanded."""
+    root = loop.fill(value["worktree_root"], {}) or "<repository>.worktrees"
+    tasks = [loop.Task(task, number, None, {}) for number, task in enumerate(value["tasks"])]
+    for task in tasks:
+        task.worktree = os.path.join(root, task.name)
+        task.after = [tasks[number] for number in task.plan["depends_on"]]
+    return tasks
+
+
+def visible(text: str) -> str:
+    """One line of text in which no character hides or ends the line."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)
+
+
+def data(value: dict[str, Any], language: str) -> str:
+    """The plan as data, and the call."""
+    if language == "python":
+        return (
+            f"# fmt: off\nPLAN: dict[str, Any] = {literal(value, '')}\n# fmt: on\n\n"
+            'if __name__ == "__main__":\n    sys.exit(main(PLAN, sys.argv[1:]))'
+        )
+    from fanout.bash_data import bash_data
+
+    return bash_data(value).rstrip("\n") + '\n\nmain "$@"'
+
+
+def literal(value: Any, indent: str) -> str:
+    """A JSON value as Python source, a text of several lines as several pieces."""
+    deeper = indent + "    "
+    if isinstance(value, dict):
+        rows = [f"{deeper}{k!r}: {literal(v, deeper)},\n" for k, v in value.items()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return "{\n" + "".join(rows) + indent + "}" if rows else "{}"
+    if isinstance(value, list):
+        rows = [f"{deeper}{literal(item, deeper)},\n" for item in value]  # pyright: ignore[reportUnknownVariableType]
+        return "[\n" + "".join(rows) + indent + "]" if rows else "[]"
+    if isinstance(value, str) and "\n" in value.rstrip("\n"):
+        rows = [f"{deeper}{piece!r}\n" for piece in re.findall(r"[^\n]*\n|[^\n]+", value)]
+        return "(\n" + "".join(rows) + indent + ")"
+    return repr(value)
+
+
+def write_runner(path: str, text: str) -> None:
+    """Write a runner, whole or not at all, and make it executable.
+
+    Raises SkillError `not-a-runner` (exit 3) when something else is in its place.
+    """
+    found = read_existing(path)
+    if found is not None and MADE_HERE not in found[:200]:
+        raise refused(
+            "not-a-runner",
+            f"will not overwrite {path!r}: it is no runner that was rendered here",
+            "give another --output, or move the file away",
+        )
+    folder, name = os.path.split(os.path.abspath(path))
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755)
+    except OSError as error:
+        raise usage("output-unusable", f"cannot write {path!r}: {error.strerror}") from error
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(text.encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o755)
+        os.rename(temporary, os.path.realpath(path))
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read_existing(path: str) -> str | None:
+    """What stands at a path; None when nothing does."""
+    try:
+        if os.path.lexists(path) and not os.path.isfile(path):
+            raise refused("not-a-runner", f"{path!r} is not a file", "give another --output")
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def require_same(path: str, text: str) -> str:
+    """Whether the runner at a path is what would be rendered: `same` or `absent`.
+
+    Raises SkillError `runner-differs` (exit 1).
+    """
+    found = read_existing(path)
+    if found is None:
+        return "absent"
+    if found != text:
+        raise SkillError(
+            "runner-differs",
+            f"{path!r} is not what the plan renders to",
+            "render it again, after looking at what was changed in it by hand",
+        )
+    return "same"

@@ -1,0 +1,2408 @@
+"""Runs a plan: gate, tasks in worktrees of their own, finish. Needs git, bash and Python 3.11.
+
+The standard library alone; nothing of the package that rendered it is needed. The plan stands as
+data at the end of the file. Everything that it makes known lies in the folder of the run; the one
+thing that other processes must agree about, who works on which run and branch, is a claim.
+"""
+
+import fcntl
+import heapq
+import json
+import os
+import re
+import select
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+USAGE = """usage: RUNNER [all|gate|task NAME|finish|status]
+
+  all      the whole run (default): gate, tasks, finish
+  gate     preflight, base, backups; no worktree is made
+  task     one task of a run whose gate has passed
+  finish   postflight, manifest, report; decides from what is recorded
+  status   what is recorded of a run
+
+environment:
+  DRY_RUN=1       print every command in order, run nothing, change nothing
+  RUN_ID=ID       name of the run (letters, digits, '.', '_', '-')
+  LOG_ROOT=DIR    keep the run's folder there, not in .worker-runs/ of the repository
+  MAX_PARALLEL=N  so many tasks at once
+  ONLY=a,b        only these tasks
+  RESUME=1        go on with the run RUN_ID
+  RERUN=a,b       with RESUME=1: run these again although their agent had started
+  PLAN_NAME=TEXT  a value for the plan's variable NAME
+
+exit codes:
+    0  done
+    1  the work failed
+    2  usage or invalid input
+    3  refused by the gate or before anything was changed
+    4  something needed is missing
+   11  busy, another runner holds the run or a branch
+  130, 143, 129  interrupted by INT, TERM, HUP
+"""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+OWN_VARIABLES = ("DRY_RUN", "RUN_ID", "LOG_ROOT", "MAX_PARALLEL", "ONLY", "RESUME", "RERUN")
+LOCATIONS = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"),
+    *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_QUARANTINE_PATH"),
+    *("GIT_INTERNAL_SUPER_PREFIX", "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE", "TMUX", "TMUX_PANE"),
+)
+GIT = (
+    *("git", "-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false"),
+    *("-c", "core.hooksPath=/dev/null"),
+)
+MARK = "AGENT_WORKERS_RUN"
+WELL = ("passed", "no-change")
+INTERRUPTS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+GRACE = 3.0
+LOCK_WAIT = 120.0
+ITEM_LIMIT = 10_000
+ARGUMENT_LIMIT = 131_071
+
+
+class RunError(Exception):
+    """Why the runner ends early: its exit code, what was wrong, and what to try."""
+
+    def __init__(self, code: int, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.hint = hint
+
+
+class StepError(Exception):
+    """A condition or a step could not be run to an answer: its status, and why."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Task:
+    """A task of the run, expanded: one for each item where the plan iterates."""
+
+    def __init__(self, plan: dict[str, Any], number: int, item: str | None, values: dict[str, str]):
+        self.plan = plan
+        self.number = number
+        self.item = item
+        self.values = values
+        self.name = fill(plan["name"], values)
+        self.branch = fill(plan["branch"], values)
+        self.after: list[Task] = []
+        self.worktree = ""
+        self.base = ""
+        self.chosen = True
+        self.free = False
+        self.result: dict[str, Any] = {}
+
+    @property
+    def status(self) -> str:
+        """Its status word; `not-started` without a record."""
+        return self.result.get("status", "not-started")
+
+    @property
+    def folder(self) -> str:
+        """Where its records lie, from the run's folder."""
+        return f"tasks/{self.name}"
+
+
+class Run:
+    """One run of the plan, or one phase of it."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+        self.environ = {
+            k: v for k, v in os.environ.items() if k not in (*OWN_VARIABLES, *LOCATIONS)
+        }
+        self.dry = os.environ.get("DRY_RUN", "") not in ("", "0")
+        self.resume = os.environ.get("RESUME", "") not in ("", "0")
+        self.only = words_of("ONLY")
+        self.rerun = words_of("RERUN")
+        self.id = os.environ.get("RUN_ID", "")
+        self.max_parallel = positive("MAX_PARALLEL", plan["max_parallel"])
+        self.root = ""
+        self.common = ""
+        self.folder = ""
+        self.base = ""
+        self.integration: str | None = None
+        self.values: dict[str, str] = {}
+        self.tasks: list[Task] = []
+        self.gate: dict[str, Any] = {}
+        self.postflight: list[dict[str, Any]] = []
+        self.status = "running"
+        self.exit_code: int | None = None
+        self.started_at = now()
+        self.ended_at: str | None = None
+        self.whole = False
+        self.stopping = False
+        self.stopped_by = 0
+        self.stop_pipe = os.pipe()
+        self.changed = threading.Condition(threading.RLock())
+        self.add_lock = threading.Lock()
+        self.texts: dict[str, str] = {}
+        self.seq = 0
+        self.trouble: RunError | None = None
+        self.claims: list[str] = []
+        self.screen = Screen()
+
+
+# --- Values ---------------------------------------------------------------------------------
+
+
+def fill(text: Any, values: dict[str, str]) -> str:
+    """A text of the plan with its placeholders replaced, each for the place it stands in."""
+    if isinstance(text, str):
+        return text
+    done: list[str] = []
+    rest: str = text["text"]
+    for mark in text["marks"]:
+        mode, _, name = mark.partition(" ")
+        before, _, rest = rest.partition("{" + name + "}")
+        done += [before, insert(mode, name, values)]
+    return "".join(done) + rest
+
+
+def insert(mode: str, name: str, values: dict[str, str]) -> str:
+    """A value as it stands in a text: as it is, or escaped for bash."""
+    if mode == "keep" or name not in values:
+        return "{" + name + "}"
+    value = values[name]
+    if mode == "slug":
+        return values.get("item slug", value)
+    if mode == "word":
+        return "'" + value.replace("'", "'\\''") + "'"
+    if mode == "single":
+        return value.replace("'", "'\\''")
+    if mode == "double":
+        return re.sub(r'([\\"$`])', r"\\\1", value)
+    return value
+
+
+def quoted(word: str) -> str:
+    """A word for a shell."""
+    if re.fullmatch(r"[A-Za-z0-9@%+=:,./_-]+", word):
+        return word
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
+def slug(item: str, position: int) -> str:
+    """An item as part of a name."""
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,40}", item):
+        return item
+    words = re.sub(r"[^A-Za-z0-9_-]+", "-", item)[:40].strip("-")
+    return f"{words or 'item'}-{position}"
+
+
+def clear(command: dict[str, Any], values: dict[str, str]) -> str:
+    """A command in clear text."""
+    if command["shell"] is not None:
+        return fill(command["shell"], values)
+    return " ".join(quoted(fill(word, values)) for word in command["argv"])
+
+
+def words_of(variable: str) -> list[str]:
+    """The words of a comma-separated environment variable."""
+    return [word.strip() for word in os.environ.get(variable, "").split(",") if word.strip()]
+
+
+def positive(variable: str, default: int) -> int:
+    """A number from the environment. Raises RunError (2)."""
+    text = os.environ.get(variable, "")
+    if not text:
+        return default
+    if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
+        raise RunError(2, f"{variable} is {text!r}", "give a number from 1 to 9999")
+    return int(text)
+
+
+def now() -> str:
+    """The time, as records state it."""
+    seconds = time.time()
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{stamp}.{int(seconds % 1 * 1e6):06d}Z"
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """A hint that names the most similar known word."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, known, 1)
+    return f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(known[:20])
+
+
+# --- Records --------------------------------------------------------------------------------
+
+
+def make_dir(path: str) -> None:
+    """Make a private folder, and those above it that are missing."""
+    if not os.path.isdir(path):
+        make_dir(os.path.dirname(path))
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+
+def write(path: str, text: str, mode: int = 0o600) -> None:
+    """Replace a file at once: under another name, synced, renamed."""
+    temporary = f"{path}.{os.getpid()}-{threading.get_ident()}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(text.encode("utf-8", "surrogateescape"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+    except BaseException:
+        unlink(temporary)
+        raise
+
+
+def to_json(value: Any) -> str:
+    """A value as the records hold it: one scalar a line."""
+    return json.dumps(value, indent=1)
+
+
+def read(path: str) -> dict[str, Any] | None:
+    """A record; None when it is not there. Raises RunError (1) when it is damaged."""
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read().decode("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise RunError(
+            1, f"the record {path} cannot be read: {error}", "look at the file"
+        ) from None
+    if not is_object(value):
+        raise RunError(1, f"the record {path} is damaged: not a JSON object", "look at the file")
+    return value
+
+
+def is_object(value: Any) -> bool:
+    """Whether a JSON value is an object."""
+    return isinstance(value, dict)
+
+
+def event(
+    run: Run,
+    word: str,
+    phase: str,
+    *,
+    task: Task | None = None,
+    name: str | None = None,
+    **data: Any,
+) -> None:
+    """Append one event; a task's go to its own file, and in a whole run to the run's as well."""
+    with run.changed:
+        line = {
+            "schema": 1, "seq": 0, "at": now(), "event": word, "task": task.name if task else None,
+            "phase": phase, "name": name, "data": data,
+        }  # fmt: skip
+        own = task is not None and os.path.isdir(os.path.join(run.folder, task.folder))
+        places = [f"{task.folder}/events.jsonl"] if task and own else []
+        if task is None or run.whole:
+            places.append("events.jsonl")
+        for place in places:
+            run.seq += place == "events.jsonl" or not run.whole
+            line["seq"] = run.seq
+            append(os.path.join(run.folder, place), json.dumps(line))
+
+
+def append(path: str, line: str) -> None:
+    """Append a line to a log; one that a killed writer left torn is closed off first."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        os.write(descriptor, (("\n" if torn else "") + line + "\n").encode())
+    finally:
+        os.close(descriptor)
+
+
+def read_events(path: str) -> list[dict[str, Any]]:
+    """The events of a file; torn lines are left out."""
+    found: list[dict[str, Any]] = []
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                try:
+                    value = json.loads(line)
+                except ValueError:
+                    continue
+                if is_object(value):
+                    found.append(value)
+    except FileNotFoundError:
+        pass
+    return found
+
+
+def save_task(run: Run, task: Task) -> None:
+    """Write a task's record, and in a whole run the manifest."""
+    with run.changed:
+        write(os.path.join(run.folder, task.folder, "result.json"), to_json(task.result) + "\n")
+        run.texts.pop(task.name, None)
+        if run.whole:
+            save_manifest(run)
+
+
+def save_gate(run: Run) -> None:
+    """Write the gate's record, and the manifest."""
+    with run.changed:
+        write(os.path.join(run.folder, "gate.json"), to_json(run.gate) + "\n")
+        save_manifest(run)
+
+
+def save_manifest(run: Run) -> None:
+    """Write the manifest. What has not changed since the last time is not made into text again."""
+    head = {
+        "schema": 1, "run_id": run.id, "run_name": run.plan["run_name"], "status": run.status,
+        "exit_code": run.exit_code, "repo": run.root, "base": run.base or None,
+        "integration_branch": run.integration, "started_at": run.started_at,
+        "ended_at": run.ended_at, "preflight": run.gate.get("preflight", []),
+        "backups": run.gate.get("backups", []), "tasks": [], "postflight": run.postflight,
+    }  # fmt: skip
+    rows: list[str] = []
+    for task in run.tasks:
+        if task.name not in run.texts:
+            row = {**blank_result(task), **task.result}
+            del row["schema"]
+            run.texts[task.name] = to_json(row).replace("\n", "\n  ")
+        rows.append(run.texts[task.name])
+    text = to_json(head)
+    if rows:
+        text = text.replace('\n "tasks": []', '\n "tasks": [\n  ' + ",\n  ".join(rows) + "\n ]", 1)
+    write(os.path.join(run.folder, "manifest.json"), text + "\n")
+
+
+def blank_result(task: Task) -> dict[str, Any]:
+    """The record of a task that was not started."""
+    return {
+        "schema": 1, "name": task.name, "status": "not-started", "reason": None,
+        "branch": task.branch, "worktree": task.worktree, "base": task.base or None, "head": None,
+        "exit_code": None, "agent_started": False, "files_changed": [], "out_of_scope": [],
+        "uncommitted": [], "setup": [], "verify": [], "log": None, "started_at": None,
+        "ended_at": None, "seconds": 0,
+    }  # fmt: skip
+
+
+def new_step(name: str, text: str, log: str | None = None) -> dict[str, Any]:
+    """The record of a command that has not run."""
+    return {
+        "name": name, "command": text, "status": "not-started", "exit_code": None, "seconds": 0,
+        "log": log, "reason": None,
+    }  # fmt: skip
+
+
+# --- Processes ------------------------------------------------------------------------------
+
+
+def start(
+    argv: list[str], *, cwd: str, env: dict[str, str], log: str, stdin: str | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, its output appended to `log`."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    source = os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return subprocess.Popen(
+            argv, cwd=cwd, env=env, stdin=source, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+    finally:
+        os.close(source)
+        os.close(output)
+
+
+def run_logged(
+    run: Run, argv: list[str], limit: float, mark: str, **place: Any
+) -> tuple[str, int | None]:
+    """Run a process to its end: `passed`, `failed`, `timed-out` or `interrupted`, and its code.
+
+    When it is over, nothing that it started in its own session is left. Raises StepError when it
+    cannot be started or cannot be ended.
+    """
+    if run.stopping:
+        return "interrupted", None
+    try:
+        process = start(argv, **place)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise StepError("failed", f"cannot run {argv[0]!r}: {why}") from None
+    over = wait(run, process, limit)
+    if over:
+        code = process.wait()
+        if not group_lives(process.pid):
+            return "passed" if code == 0 else "failed", code
+    left = end_tree([process.pid], f"{MARK}={mark}")
+    process.poll()
+    if left:
+        raise StepError("failed", f"could not end the processes {', '.join(map(str, left))}")
+    if not over:
+        return ("interrupted" if run.stopping else "timed-out"), None
+    return "passed" if process.wait() == 0 else "failed", process.returncode
+
+
+def wait(run: Run, process: subprocess.Popen[bytes], limit: float) -> bool:
+    """Wait for a process, at most `limit` seconds or until the run is stopped; whether it ended."""
+    deadline = time.monotonic() + limit
+    opened = getattr(os, "pidfd_open", None)
+    try:
+        handle = opened(process.pid) if opened else None
+    except OSError:
+        handle = None
+    try:
+        watch = select.poll()
+        watch.register(run.stop_pipe[0], select.POLLIN)
+        if handle is not None:
+            watch.register(handle, select.POLLIN)
+        while process.poll() is None and not run.stopping:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            # Without a handle (no Linux) its end is noticed by looking.
+            watch.poll(1000 * min(left, 3600.0 if handle is not None else 0.05))
+        return process.poll() is not None
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def group_lives(group: int) -> bool:
+    """Whether a process group has a member."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def end_tree(roots: list[int], mark: str, *, prefix: bool = False) -> list[int]:
+    """End processes: the sessions of the roots, their descendants, all that carry the mark.
+
+    TERM, KILL after a grace, then checked; returns the pids that are still alive.
+    """
+    known: dict[int, str] = {}
+    for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, 2.0)):
+        deadline = time.monotonic() + patience
+        signalled: set[tuple[int, str]] = set()
+        quiet = 0
+        while quiet < 2 and time.monotonic() < deadline:
+            alive = members(roots, mark, known, prefix)
+            # One in the middle of an exec shows no environment: look twice.
+            quiet = 0 if alive else quiet + 1
+            for pid, started in alive.items():
+                if (pid, started) not in signalled:
+                    signalled.add((pid, started))
+                    try:
+                        os.kill(pid, number)
+                    except (ProcessLookupError, PermissionError):
+                        continue
+            time.sleep(0.01)
+        if quiet == 2:
+            return []
+    return sorted(members(roots, mark, known, prefix))
+
+
+def members(roots: list[int], mark: str, known: dict[int, str], prefix: bool) -> dict[int, str]:
+    """The living processes of a tree, by pid, with their start; `known` are those seen before."""
+    found: dict[int, str] = {}
+    everything = processes(mark.encode(), prefix)
+    for pid, (_, session, started, marked) in everything.items():
+        if marked or session in roots or pid in roots or known.get(pid) == started:
+            found[pid] = started
+    size = -1
+    while size != len(found):
+        size = len(found)
+        for pid, (parent, _, started, _) in everything.items():
+            if parent in found:
+                found[pid] = started
+    found.pop(os.getpid(), None)
+    known.update(found)
+    return found
+
+
+def processes(mark: bytes, prefix: bool) -> dict[int, tuple[int, int, str, bool]]:
+    """All processes but zombies: parent, session (or group), start, whether the mark is there."""
+    found: dict[int, tuple[int, int, str, bool]] = {}
+    if not os.path.exists("/proc/self/stat"):
+        listed = subprocess.run(
+            ["ps", "axeww", "-o", "pid=,ppid=,pgid=,stat=,lstart=,command="],
+            stdin=subprocess.DEVNULL, capture_output=True, check=False,
+        )  # fmt: skip
+        for line in listed.stdout.splitlines():
+            words = line.split(None, 9)
+            if len(words) == 10 and not words[3].startswith(b"Z"):
+                rest = b" " + words[9] + b" "
+                marked = b" " + mark + (b"" if prefix else b" ") in rest
+                started = b" ".join(words[4:9]).decode()
+                found[int(words[0])] = (int(words[1]), int(words[2]), started, marked)
+        return found
+    wanted = b"\0" + mark + (b"" if prefix else b"\0")
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            # proc(5): after the command 0 state, 1 parent, 3 session, 19 start.
+            fields = file_bytes(f"/proc/{entry}/stat").rpartition(b")")[2].split()
+            if len(fields) > 19 and fields[0] not in (b"Z", b"X"):
+                environ = b"\0" + file_bytes(f"/proc/{entry}/environ")
+                started = fields[19].decode()
+                found[int(entry)] = (int(fields[1]), int(fields[3]), started, wanted in environ)
+    return found
+
+
+def file_bytes(path: str) -> bytes:
+    """What a file holds; empty when it cannot be read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def git(run: Run, cwd: str, *words: str, stdin: bytes | None = None) -> tuple[int, str, str]:
+    """Run git: exit code, output, message. It is not in reach of a Ctrl-C: it ends its work."""
+    env = {**run.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            [*GIT, *words], cwd=cwd, env=env, capture_output=True, start_new_session=True,
+            check=False, input=stdin or b"",
+        )  # fmt: skip
+    except FileNotFoundError:
+        if not os.path.isdir(cwd):
+            return 128, "", f"the folder {cwd!r} is not there"
+        raise RunError(4, "git is not on PATH", "install git 2.39 or newer") from None
+    message = done.stderr.decode("utf-8", "replace").strip()
+    return done.returncode, done.stdout.decode("utf-8", "surrogateescape"), message
+
+
+# --- Claims ---------------------------------------------------------------------------------
+
+
+def process_start(pid: int) -> str:
+    """When a process was started, in words that no other process with this pid repeats."""
+    fields = file_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if len(fields) > 19:
+        boot = file_bytes("/proc/sys/kernel/random/boot_id").decode().strip()
+        return "" if fields[0] in (b"Z", b"X") else f"{boot} {fields[19].decode()}"
+    if os.path.exists("/proc/self/stat"):
+        return ""
+    listed = subprocess.run(
+        ["ps", "-o", "lstart=", "-p", str(pid)],
+        stdin=subprocess.DEVNULL, capture_output=True, check=False,
+    )  # fmt: skip
+    return " ".join(listed.stdout.decode().split())
+
+
+def claim(run: Run, things: list[str]) -> str:
+    """Claim runs and branches for this process; returns the claim's file. Raises RunError (11).
+
+    A claim is written, then all others are looked at; it holds when none of them is older or
+    held. Claims of processes that are gone do not count. It needs no lock program, so the Bash
+    runner does the same.
+    """
+    folder = os.path.join(run.common, "agent-workers", "locks", "runs")
+    make_dir(folder)
+    token = f"{os.getpid()}-{os.urandom(8).hex()}"
+    claiming, held = f"{token}.claiming", f"{token}.held"
+    lines = [f"host {os.uname().nodename}", f"pid {os.getpid()}"]
+    lines += [f"started {process_start(os.getpid())}", *(f"claim {thing}" for thing in things)]
+    write(os.path.join(folder, claiming), "\n".join(lines) + "\n")
+    wanted = set(things)
+    deadline = time.monotonic() + 5.0
+    try:
+        while True:
+            rival = next(iter(rivals(folder, wanted)), None)
+            if rival is None:
+                os.rename(os.path.join(folder, claiming), os.path.join(folder, held))
+                run.claims.append(os.path.join(folder, held))
+                return run.claims[-1]
+            name, who, thing = rival
+            if name.endswith(".held") or name < claiming or time.monotonic() > deadline:
+                path = os.path.join(folder, name)
+                raise RunError(
+                    11, f"another runner ({who}) works on the {thing}",
+                    f"wait for it to end; its claim is {path}",
+                )  # fmt: skip
+            time.sleep(0.01)
+    except BaseException:
+        unlink(os.path.join(folder, claiming))
+        raise
+
+
+def rivals(folder: str, wanted: set[str]) -> list[tuple[str, str, str]]:
+    """Living claims on the same things: file name, whose it is, the thing; held ones first."""
+    found: list[tuple[str, str, str]] = []
+    host = os.uname().nodename
+    for name in sorted(os.listdir(folder), key=lambda n: (n.endswith(".claiming"), n)):
+        if not name.endswith((".claiming", ".held")):
+            continue
+        path = os.path.join(folder, name)
+        facts: dict[str, str] = {}
+        things: list[str] = []
+        for line in file_bytes(path).decode("utf-8", "surrogateescape").splitlines():
+            key, _, value = line.partition(" ")
+            things += [value] if key == "claim" else []
+            facts[key] = value
+        shared = next((thing for thing in things if thing in wanted), None)
+        pid = facts.get("pid", "")
+        if shared is None or not pid.isdigit():
+            continue
+        if facts.get("host") == host and process_start(int(pid)) != facts.get("started"):
+            unlink(path)
+        elif facts.get("host") != host or int(pid) != os.getpid():
+            where = "" if facts.get("host") == host else f" on {facts.get('host')}"
+            who = f"process {pid}{where}"
+            found.append((name, who, shared))
+    return found
+
+
+def unlink(path: str) -> None:
+    """Remove a file that may be gone."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def hold_worktrees(run: Run) -> int:
+    """Take the repository's lock for `git worktree add`; returns the descriptor that holds it."""
+    folder = os.path.join(run.common, "agent-workers", "locks")
+    make_dir(folder)
+    path = os.path.join(folder, "repository.lock")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + LOCK_WAIT
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except OSError:
+            time.sleep(0.005)
+    os.close(descriptor)
+    raise StepError("failed", "another command kept the lock on this repository's worktrees")
+
+
+# --- Conditions and steps -------------------------------------------------------------------
+
+
+class Place:
+    """Where a step runs: working directory, values, mark, and how its records are found."""
+
+    def __init__(
+        self,
+        run: Run,
+        phase: str,
+        mark: str,
+        cwd: str,
+        values: dict[str, str],
+        task: Task | None = None,
+    ) -> None:
+        self.run = run
+        self.phase = phase
+        self.mark = os.path.join(run.folder, mark)
+        self.cwd = cwd
+        self.values = values
+        self.task = task
+
+    def environment(self) -> dict[str, str]:
+        """What its processes find in their environment."""
+        env = {**self.run.environ, MARK: self.mark}
+        for name in (*self.run.plan["variables"], "item"):
+            if name in self.values:
+                env[f"PLAN_{name}"] = self.values[name]
+        for name in ("RUN_ID", "RUN_DIR", "REPO_ROOT"):
+            env[name] = self.values[name]
+        if self.task:
+            env |= {"TASK": self.task.name, "WORKTREE": self.task.worktree}
+        return env
+
+
+def argv_of(command: dict[str, Any], values: dict[str, str]) -> list[str]:
+    """A command as an argument list."""
+    if command["shell"] is not None:
+        return ["bash", "-c", fill(command["shell"], values)]
+    return [fill(word, values) for word in command["argv"]]
+
+
+def holds(condition: dict[str, Any], place: Place, log: str) -> bool:
+    """Whether a condition holds. Raises StepError."""
+    run = place.run
+    if "command" in condition:
+        command = condition["command"]
+        argv = argv_of(command, place.values)
+        status, code = run_logged(
+            run, argv, command["timeout_seconds"], place.mark,
+            cwd=place.cwd, env=place.environment(), log=log,
+        )  # fmt: skip
+        if status == "interrupted":
+            raise StepError(status, "interrupted")
+        if status == "timed-out" or code is None or not 0 <= code < 126:
+            why = "it timed out" if status == "timed-out" else f"exit code {code}"
+            raise StepError("failed", f"its condition could not be decided: {why}")
+        return code == 0
+    if "all" in condition:
+        return all(holds(part, place, log) for part in condition["all"])
+    if "any" in condition:
+        return any(holds(part, place, log) for part in condition["any"])
+    if "not" in condition:
+        return not holds(condition["not"], place, log)
+    verdict = plain_verdict(condition, place.values, run.root)
+    if verdict is None:
+        passed = [
+            step["name"] for step in run.gate.get("backups", []) if step["status"] == "passed"
+        ]
+        return condition["backup_passed"] in passed
+    return verdict
+
+
+def plain_verdict(condition: dict[str, Any], values: dict[str, str], root: str) -> bool | None:
+    """Whether a condition on the environment or a path holds; None for another kind."""
+    if "env" in condition:
+        value = os.environ.get(condition["env"], "")
+        return value == fill(condition["equals"], values) if "equals" in condition else value != ""
+    if "path_exists" in condition:
+        return os.path.exists(os.path.join(root, fill(condition["path_exists"], values)))
+    return None
+
+
+def run_step(
+    place: Place, command: dict[str, Any], step: dict[str, Any], log: str, stamp: float = 0.0
+) -> None:
+    """Run one command of the plan and keep in `step` how it went; `log` is its full path."""
+    run = place.run
+    step["status"] = "running"
+    event(run, "started", place.phase, task=place.task, name=step["name"])
+    record(place)
+    began = time.monotonic()
+    env = place.environment()
+    try:
+        if command["when"] is not None and not holds(command["when"], place, log):
+            step["status"], step["reason"] = "skipped", "its condition does not hold"
+        else:
+            step["log"] = os.path.relpath(log, run.folder)
+            status, code = run_logged(
+                run, argv_of(command, place.values), command["timeout_seconds"], place.mark,
+                cwd=place.cwd, env=env, log=log,
+            )  # fmt: skip
+            step["status"], step["exit_code"] = status, code
+            if status == "failed":
+                step["reason"] = f"exit code {code}"
+            if status == "timed-out":
+                step["reason"] = f"timed out after {command['timeout_seconds']:g} s"
+            if status == "passed":
+                prove_backup(place, command, step, log, stamp)
+    except StepError as error:
+        step["status"], step["reason"] = error.status, str(error)
+    step["seconds"] = round(time.monotonic() - began, 3)
+    words = {"timed-out": "timed_out", "skipped": "cancelled"}
+    event(
+        run, words.get(step["status"], "exited"), place.phase, task=place.task, name=step["name"],
+        status=step["status"], exit_code=step["exit_code"], seconds=step["seconds"],
+    )  # fmt: skip
+    record(place)
+
+
+def record(place: Place) -> None:
+    """Write the record that a step belongs to."""
+    if place.task is not None:
+        save_task(place.run, place.task)
+    elif place.phase in ("preflight", "backup"):
+        save_gate(place.run)
+    else:
+        with place.run.changed:
+            save_manifest(place.run)
+
+
+def prove_backup(
+    place: Place, command: dict[str, Any], step: dict[str, Any], log: str, stamp: float
+) -> None:
+    """Demand of a backup its artifact and its check. Raises StepError."""
+    if command["artifact"] is not None:
+        path = os.path.join(place.run.root, fill(command["artifact"], place.values))
+        step["artifact"] = None
+        try:
+            facts = os.stat(path)
+        except OSError as error:
+            raise StepError("failed", f"its artifact {path} is missing: {error.strerror}") from None
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size == 0:
+            what = "is empty" if stat.S_ISREG(facts.st_mode) else "is not a file"
+            raise StepError("failed", f"its artifact {path} {what}")
+        if facts.st_mtime < stamp:
+            raise StepError("failed", f"its artifact {path} is older than the start of the run")
+        try:
+            digest = file_sha256(path)
+        except OSError as error:
+            raise StepError("failed", f"its artifact {path}: {error.strerror}") from None
+        step["artifact"] = {"path": path, "size": facts.st_size, "sha256": digest}
+    if command["check"] is not None:
+        check = command["check"]
+        status, code = run_logged(
+            place.run, argv_of(check, place.values), check["timeout_seconds"], place.mark,
+            cwd=place.cwd, env=place.environment(), log=log.removesuffix(".log") + "-check.log",
+        )  # fmt: skip
+        if status != "passed":
+            why = "timed out" if status == "timed-out" else f"exit code {code}"
+            word = "interrupted" if status == "interrupted" else "failed"
+            raise StepError(word, f"its check failed: {why}")
+
+
+def file_sha256(path: str) -> str:
+    """The SHA-256 of a file, read in pieces."""
+    from hashlib import sha256
+
+    digest = sha256()
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+# --- The run --------------------------------------------------------------------------------
+
+
+def locate(run: Run) -> None:
+    """Find the repository, the base and the run's folder. Raises RunError (2, 4)."""
+    plan = run.plan
+    for name, value in plan["variables"].items():
+        run.values[name] = str(os.environ.get(f"PLAN_{name}", value))
+    code, text, message = git(
+        run, os.path.abspath(fill(plan["repo"], run.values)),
+        *("rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir"),
+    )  # fmt: skip
+    if code != 0:
+        raise RunError(4, f"{fill(plan['repo'], run.values)!r} is no git repository: {message}",
+                      "run this where the plan's `repo` counts from")  # fmt: skip
+    run.root, run.common = text.rstrip("\n").split("\n")
+    if run.id and (RUN_ID.fullmatch(run.id) is None or ".." in run.id):
+        raise RunError(
+            2, f"RUN_ID is {run.id!r}", "use up to 100 letters, digits, '.', '_' and '-'"
+        )
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    name = run.id or f"{plan['run_name']}-{'<time>' if run.dry else stamp}"
+    place = os.environ.get("LOG_ROOT", "")
+    run.folder = os.path.join(
+        os.path.abspath(place) if place else os.path.join(run.root, ".worker-runs"), name
+    )
+    if not run.dry:
+        run.id = name
+    run.values |= {"RUN_ID": name, "RUN_DIR": run.folder, "REPO_ROOT": run.root}
+
+
+def commit_of(run: Run, name: str, code: int) -> str:
+    """The commit that a name stands for. Raises RunError with this code."""
+    words = ["rev-parse", "--verify", "--quiet", "--end-of-options", name + "^{commit}"]
+    found, text, _ = git(run, run.root, *words)
+    if found != 0 and git(run, run.root, "rev-parse", "--quiet", "--verify", "HEAD")[0] != 0:
+        raise RunError(4, f"the repository {run.root} has no commit yet", "make a first one")
+    if found != 0:
+        raise RunError(code, f"the base {name!r} is no commit of this repository")
+    return text.strip()
+
+
+def worktree_root(run: Run) -> str:
+    """Where worktrees are made."""
+    wanted = fill(run.plan["worktree_root"], run.values)
+    return os.path.normpath(os.path.join(run.root, wanted)) if wanted else run.root + ".worktrees"
+
+
+def expand(run: Run, items: dict[int, list[str]]) -> list[Task]:
+    """The tasks, one for each item; a task whose items are not known yet is left out.
+
+    `items` are those that the gate found. Raises RunError (2) for a name that will not do.
+    """
+    found: list[Task] = []
+    groups: list[list[Task]] = []
+    root = worktree_root(run)
+    for number, plan in enumerate(run.plan["tasks"]):
+        listed: list[str | None]
+        if plan["for_each"] is None:
+            listed = [None]
+        else:
+            known = plan["for_each"].get("items", items.get(number))
+            listed = list(known) if known is not None else []
+        group: list[Task] = []
+        for position, item in enumerate(listed, 1):
+            values = run.values
+            if item is not None:
+                values = {**values, "item": item, "item slug": slug(item, position)}
+            task = Task(plan, number, item, values)
+            task.worktree = os.path.join(root, task.name)
+            group.append(task)
+        groups.append(group)
+        found += group
+    by_item: list[dict[str, Task]] = [
+        {task.item: task for task in group if task.item is not None} for group in groups
+    ]
+    for task in found:
+        for number in task.plan["depends_on"]:
+            same = by_item[number].get(task.item or "")
+            task.after += [same] if same is not None else groups[number]
+    require_names(found)
+    return found
+
+
+def require_names(tasks: list[Task]) -> None:
+    """Demand names and branches that are valid and differ. Raises RunError (2)."""
+    seen: set[tuple[str, str]] = set()
+    for task in tasks:
+        if NAME.fullmatch(task.name) is None:
+            raise RunError(2, f"{task.name!r} is no name for a task",
+                          "use up to 64 letters, digits, '_' and '-'")  # fmt: skip
+        if not valid_branch(task.branch):
+            raise RunError(2, f"{task.branch!r} is no name for a branch (task {task.name})")
+        for kind, word in (("name", task.name), ("branch", task.branch)):
+            if (kind, word.casefold()) in seen:
+                raise RunError(2, f"two tasks have the {kind} {word!r}")
+            seen.add((kind, word.casefold()))
+    folders = {folder: task for task in tasks for folder in folders_of(task.branch.casefold())}
+    for task in tasks:
+        if task.branch.casefold() in folders:
+            other = folders[task.branch.casefold()].branch
+            raise RunError(2, f"there cannot be both a branch {task.branch!r} and {other!r}")
+
+
+def folders_of(branch: str) -> list[str]:
+    """What a branch's name begins with, up to each slash: no branch can have such a name."""
+    parts = branch.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def valid_branch(name: str) -> bool:
+    """Whether git takes this as a branch's name (git-check-ref-format)."""
+    bad = re.search(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//", name)
+    parts = name.split("/")
+    return (
+        bad is None and name not in ("", "@", "HEAD") and not name.startswith("-")
+        and not name.endswith(".")
+        and all(p and not p.startswith(".") and not p.endswith(".lock") for p in parts)
+    )  # fmt: skip
+
+
+def choose(run: Run, *, final: bool) -> None:
+    """Mark the tasks that ONLY and RERUN name. Raises RunError (2) for a name that is not known."""
+    known: dict[str, list[Task]] = {}
+    for task in run.tasks:
+        for name in {task.name, *plan_names(task.plan)}:
+            known.setdefault(name, []).append(task)
+    for variable, names in (("ONLY", run.only), ("RERUN", run.rerun)):
+        for name in names:
+            if name not in known and (final or not is_dynamic(run)):
+                raise RunError(2, f"{variable} names {name!r}, which is no task of this plan",
+                              nearest(name, sorted(known)))  # fmt: skip
+    chosen = {task.name for name in run.only for task in known.get(name, [])}
+    again = {task.name for name in run.rerun for task in known.get(name, [])}
+    run.rerun = sorted(again) if final else run.rerun
+    for task in run.tasks:
+        task.chosen = not run.only or task.name in chosen
+
+
+def plan_names(plan: dict[str, Any]) -> set[str]:
+    """A task's name as the plan states it, with and without the added item."""
+    text = plan["name"] if isinstance(plan["name"], str) else plan["name"]["text"]
+    return {text, text.removesuffix("-{item}")} if plan["for_each"] is not None else {text}
+
+
+def is_dynamic(run: Run) -> bool:
+    """Whether the gate has to find out what some task iterates over."""
+    each = [task["for_each"] for task in run.plan["tasks"] if task["for_each"] is not None]
+    return any("items" not in one for one in each)
+
+
+def agent_argv(run: Run, task: Task, prompt: str, prompt_file: str) -> list[str]:
+    """The argument list of a task's agent."""
+    agent = task.plan["agent"]
+    program = fill(agent["cli"], task.values)
+    argv = [os.path.join(run.root, program) if "/" in program else program]
+    argv += [fill(word, task.values) for word in agent["args"]]
+    argv += with_flag(fill(agent["work_dir_arg"], task.values), task.worktree, bare=False)
+    if agent["prompt_mode"] != "stdin":
+        value = prompt if agent["prompt_mode"] == "argument" else prompt_file
+        argv += with_flag(fill(agent["prompt_arg"], task.values), value, bare=True)
+    return argv
+
+
+def with_flag(flag: str, value: str, *, bare: bool) -> list[str]:
+    """A flag with its value; one that ends in `=` is joined with it."""
+    if not flag:
+        return [value] if bare else []
+    return [flag + value] if flag.endswith("=") else [flag, value]
+
+
+def require_agents(run: Run) -> None:
+    """Demand that the agents' programs are there. Raises RunError (4)."""
+    tried: set[tuple[str, str]] = set()
+    for task in run.tasks:
+        program = agent_argv(run, task, "", "")[0]
+        env = task.plan["agent"]["env"]
+        path = fill(env["PATH"], task.values) if "PATH" in env else run.environ.get("PATH", "")
+        if (program, path) in tried:
+            continue
+        tried.add((program, path))
+        places = [program] if "/" in program else [f"{p or '.'}/{program}" for p in path.split(":")]
+        if not any(os.path.isfile(place) and os.access(place, os.X_OK) for place in places):
+            raise RunError(4, f"the agent {program!r} (task {task.name}) is not there",
+                          "install it, or put it on PATH")  # fmt: skip
+
+
+def require_dependencies(run: Run) -> None:
+    """Demand of ONLY that what its tasks depend on is well in this run. Raises RunError (3)."""
+    for task in run.tasks:
+        for other in task.after if run.only and task.chosen else []:
+            if not other.chosen and not is_well(other):
+                raise RunError(3, f"{task.name} depends on {other.name}, which is {other.status}",
+                              f"name {other.name} in ONLY as well")  # fmt: skip
+
+
+def is_well(task: Task) -> bool:
+    """Whether those that depend on a task may run."""
+    if task.status == "no-change":
+        return task.plan["agent"]["allow_no_change"]
+    return task.status == "passed" or (task.status == "skipped" and not left_out(task))
+
+
+def left_out(task: Task) -> bool:
+    """Whether a task was skipped because ONLY does not name it."""
+    return task.result.get("reason") == "left out by ONLY"
+
+
+def load_run(run: Run, code: int = 3) -> None:
+    """Take up what is recorded of the run: gate, tasks, manifest.
+
+    Raises RunError: `code` when there is no such run, 1 when a record is damaged.
+    """
+    if not os.path.isdir(run.folder):
+        raise RunError(code, f"there is no run {run.id!r} in {os.path.dirname(run.folder)}",
+                      "run the phase `gate` first")  # fmt: skip
+    run.gate = read(os.path.join(run.folder, "gate.json")) or {}
+    manifest = read(os.path.join(run.folder, "manifest.json"))
+    if manifest:
+        run.started_at, run.integration = manifest["started_at"], manifest["integration_branch"]
+        run.base, run.postflight = manifest["base"] or "", manifest["postflight"]
+        run.status, run.exit_code = manifest["status"], manifest["exit_code"]
+        run.ended_at = manifest["ended_at"]
+    kept = read(os.path.join(run.folder, "plan.json"))
+    if kept:
+        if kept["plan_sha256"] != run.plan["sha256"]:
+            raise RunError(3, "the plan has changed since this run was started",
+                          "render the plan as it was, or start a new run")  # fmt: skip
+        run.base, run.integration = kept["base_commit"], kept["integration_branch"]
+        # The values that the gate saw hold for the whole run.
+        run.values |= kept["variables"]
+        items: dict[int, list[str]] = {}
+        for row in kept["tasks"]:
+            if row["item"] is not None:
+                items.setdefault(row["number"], []).append(row["item"])
+        run.tasks = expand(run, {n: items.get(n, []) for n in range(len(run.plan["tasks"]))})
+        bases = {row["name"]: row["base"] for row in kept["tasks"]}
+        for task in run.tasks:
+            task.base = bases[task.name]
+    else:
+        run.tasks = expand(run, {})
+    for task in run.tasks:
+        task.result = read(os.path.join(run.folder, task.folder, "result.json")) or {}
+    run.seq = len(read_events(os.path.join(run.folder, "events.jsonl")))
+
+
+def interrupt_dead(run: Run) -> None:
+    """Turn what is still said to run into `interrupted`.
+
+    Raises RunError (11) when another process works on the run or on one of its tasks.
+    """
+    claim(run, [f"task {run.id}/{task.name}" for task in run.tasks])
+    left = end_tree([], f"{MARK}={run.folder}/", prefix=True)
+    if left:
+        raise RunError(1, f"processes of this run are still alive: {', '.join(map(str, left))}",
+                      "end them by hand, then run this again")  # fmt: skip
+    for task in run.tasks:
+        if task.status == "running":
+            task.result["status"] = "interrupted"
+            task.result["reason"] = "the runner was killed"
+            settle_steps(task.result["setup"] + task.result["verify"])
+            event(run, "stopped", "task", task=task, reason="the runner was killed")
+            save_task(run, task)
+    if run.gate.get("status") == "running":
+        settle_steps(run.gate["preflight"] + run.gate["backups"])
+        run.gate["status"] = "interrupted"
+        save_gate(run)
+    settle_steps(run.postflight)
+    if run.status == "running":
+        run.status = "interrupted"
+        with run.changed:
+            save_manifest(run)
+
+
+def settle_steps(steps: list[dict[str, Any]]) -> None:
+    """Turn a step that is said to run into `interrupted`."""
+    for step in steps:
+        if step["status"] == "running":
+            step["status"], step["reason"] = "interrupted", "the runner was killed"
+
+
+# --- Gate -----------------------------------------------------------------------------------
+
+
+def enter(run: Run, base: str) -> None:
+    """Make the folder of a new run, or take up an old one. Raises RunError (3)."""
+    if os.path.isdir(run.folder) and os.listdir(run.folder):
+        if not run.resume:
+            raise RunError(3, f"there is a run {run.id!r} already", "go on with it by RESUME=1, "
+                          "or give another RUN_ID")  # fmt: skip
+        load_run(run)
+        choose(run, final=False)
+        interrupt_dead(run)
+        require_dependencies(run)
+        run.status, run.exit_code, run.ended_at = "running", None, None
+        event(run, "resumed", "run")
+        return
+    if run.resume:
+        raise RunError(2, f"there is no run {run.id!r} to go on with", "check RUN_ID and LOG_ROOT")
+    exclude(run)
+    make_dir(run.folder)
+    event(run, "started", "run", base=base)
+
+
+def exclude(run: Run) -> None:
+    """Keep the folders of runs out of git, without touching a tracked file."""
+    path = os.path.join(run.common, "info", "exclude")
+    text = file_bytes(path)
+    if b"/.worker-runs/" not in text.split(b"\n") and b".worker-runs/" not in text.split(b"\n"):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        append(path, "/.worker-runs/")
+
+
+def run_gate(run: Run) -> None:
+    """Preflight, base, items, backups. Raises RunError (3) when the gate refuses."""
+    if run.gate.get("status") == "passed":
+        say(run, "gate", "passed already")
+        return
+    plan = run.plan
+    stamp = time.time()
+    run.gate = {
+        "schema": 1, "status": "running", "reason": None, "started_at": now(), "ended_at": None,
+        "preflight": [new_step(c["name"], clear(c, run.values)) for c in plan["preflight"]],
+        "backups": [new_step(c["name"], clear(c, run.values)) for c in plan["backups"]],
+    }  # fmt: skip
+    event(run, "started", "gate")
+    save_gate(run)
+    try:
+        run_gate_steps(run, "preflight", "preflight", stamp)
+        run.base = commit_of(run, fill(plan["base"], run.values), 3)
+        code, text, _ = git(run, run.root, "symbolic-ref", "--quiet", "HEAD")
+        run.integration = text.strip() if code == 0 else None
+        expand_at_gate(run)
+        run_gate_steps(run, "backups", "backup", stamp)
+        write_plan(run)
+    except RunError as error:
+        word = "interrupted" if run.stopped_by else "gate-refused"
+        run.gate |= {"status": word, "reason": str(error), "ended_at": now()}
+        save_gate(run)
+        event(run, "stopped" if run.stopped_by else "error", "gate", reason=str(error))
+        raise
+    run.gate |= {"status": "passed", "ended_at": now()}
+    save_gate(run)
+    event(run, "completed", "gate")
+
+
+def run_gate_steps(run: Run, kind: str, phase: str, stamp: float) -> None:
+    """Run the gate's commands of one kind in order. Raises RunError (3) at the first that fails."""
+    folder = os.path.join(run.folder, kind)
+    for command, step in zip(run.plan[kind], run.gate[kind], strict=True):
+        make_dir(folder)
+        say(run, f"{kind} {command['name']}", "started")
+        place = Place(run, phase, kind, run.root, run.values)
+        log = os.path.join(folder, command["name"] + ".log")
+        if os.path.exists(log):
+            append(log, f"--- {now()} again")
+        run_step(place, command, step, log, stamp)
+        say(run, f"{kind} {command['name']}", step["status"], step["reason"])
+        if step["status"] not in ("passed", "skipped"):
+            code = INTERRUPTS[signal.Signals(run.stopped_by)] if run.stopped_by else 3
+            raise RunError(code, f"{phase} {command['name']}: {step['reason'] or step['status']}",
+                          f"look at {log}")  # fmt: skip
+
+
+def expand_at_gate(run: Run) -> None:
+    """Find out the items, then demand that names, branches and worktrees are free."""
+    items: dict[int, list[str]] = {}
+    for number, task in enumerate(run.plan["tasks"]):
+        if task["for_each"] is not None and "items" not in task["for_each"]:
+            items[number] = read_items(run, task["for_each"], number)
+    kept = {task.name: task.result for task in run.tasks}
+    try:
+        run.tasks = expand(run, items)
+    except RunError as error:
+        raise RunError(3, str(error), error.hint) from None
+    for task in run.tasks:
+        task.result = kept.get(task.name, {})
+    choose(run, final=True)
+    require_dependencies(run)
+    bases: dict[str, str] = {"": run.base}
+    taken = branches(run)
+    folders = {folder for name in taken for folder in folders_of(name)}
+    for task in run.tasks:
+        name = fill(task.plan["base"], task.values)
+        if name not in bases:
+            bases[name] = commit_of(run, name, 3)
+        task.base = bases[name]
+        if task.chosen and task.plan["when"] is None and not task.result:
+            require_free(task, taken, folders)
+            task.free = True
+    if is_dynamic(run):
+        claim_branches(run)
+    with run.changed:
+        run.texts.clear()
+
+
+def branches(run: Run) -> set[str]:
+    """The names of all branches."""
+    code, text, message = git(run, run.root, "for-each-ref", "--format=%(refname)", "refs/heads/")
+    if code != 0:
+        raise RunError(3, f"git for-each-ref failed: {message}")
+    return {line.removeprefix("refs/heads/").casefold() for line in text.splitlines()}
+
+
+def require_free(task: Task, taken: set[str], folders: set[str]) -> None:
+    """Demand that a task's branch and worktree can be made. Raises RunError (3)."""
+    branch = task.branch.casefold()
+    if branch in folders or not taken.isdisjoint(folders_of(branch)):
+        raise RunError(3, f"a branch stands in the way of {task.branch!r} of task {task.name}",
+                       "give the task another branch")  # fmt: skip
+    if branch in taken:
+        raise RunError(3, f"the branch {task.branch!r} of task {task.name} exists already",
+                      "merge and delete it, or give the task another branch")  # fmt: skip
+    if os.path.lexists(task.worktree):
+        raise RunError(3, f"the worktree {task.worktree} of task {task.name} exists already",
+                      "remove it with `git worktree remove`, or set worktree_root")  # fmt: skip
+
+
+def read_items(run: Run, source: dict[str, Any], number: int) -> list[str]:
+    """What a task iterates over: the lines of a file, or those that a command prints."""
+    if "file" in source:
+        path = os.path.join(run.root, fill(source["file"], run.values))
+        what = f"the file {path}"
+        try:
+            with open(path, "rb") as file:
+                content = file.read(10_000_001)
+        except OSError as error:
+            raise RunError(3, f"for_each: cannot read {path}: {error.strerror}") from None
+    else:
+        command = source["run"]
+        make_dir(os.path.join(run.folder, "preflight"))
+        log = os.path.join(run.folder, "preflight", f"for-each-{number + 1:02d}.log")
+        what = f"`{clear(command, run.values)}`"
+        unlink(log)
+        place = Place(run, "gate", "preflight", run.root, run.values)
+        # Only what it prints on stdout is a list; both streams share one log, so it gets two.
+        argv = ["bash", "-c", 'exec "$@" 2>"$0"', log + ".stderr", *argv_of(command, run.values)]
+        try:
+            status, code = run_logged(
+                run, argv, command["timeout_seconds"], place.mark,
+                cwd=run.root, env=place.environment(), log=log,
+            )  # fmt: skip
+        except StepError as error:
+            raise RunError(3, f"for_each {what}: {error}") from None
+        if status != "passed":
+            raise RunError(
+                3, f"for_each {what}: {status}, exit code {code}", f"look at {log}.stderr"
+            )
+        content = file_bytes(log)
+    if len(content) > 10_000_000:
+        raise RunError(3, f"for_each: {what} gives more than 10,000,000 bytes")
+    lines = [line.removesuffix(b"\r") for line in content.split(b"\n")]
+    items = [os.fsdecode(line) for line in lines if line]
+    if len(items) > ITEM_LIMIT:
+        raise RunError(3, f"for_each: {what} gives more than {ITEM_LIMIT} items")
+    return items
+
+
+def write_plan(run: Run) -> None:
+    """Record the plan as it was resolved."""
+    from hashlib import sha256
+
+    rows: list[dict[str, Any]] = []
+    for task in run.tasks:
+        prompt = fill(task.plan["prompt"], task.values).encode("utf-8", "surrogateescape")
+        rows.append({
+            "name": task.name, "number": task.number, "item": task.item, "branch": task.branch,
+            "worktree": task.worktree, "base": task.base,
+            "owns": [fill(text, task.values) for text in task.plan["owns"]],
+            "depends_on": [other.name for other in task.after],
+            "changelog": optional(task.plan["changelog"], task.values),
+            "estimate_minutes": task.plan["estimate_minutes"],
+            "prompt_sha256": sha256(prompt).hexdigest(),
+        })  # fmt: skip
+    plan = run.plan
+    value = {
+        "schema": 1, "plan_sha256": plan["sha256"], "run_id": run.id, "run_name": plan["run_name"],
+        "repo": run.root, "base": fill(plan["base"], run.values), "base_commit": run.base,
+        "integration_branch": run.integration, "worktree_root": worktree_root(run),
+        "max_parallel": run.max_parallel, "on_failure": plan["on_failure"],
+        "checks": [clear(command, run.values) for command in plan["checks"]],
+        "changelog_file": optional(plan["changelog_file"], run.values),
+        "setup_minutes": plan["setup_minutes"],
+        "variables": {name: run.values[name] for name in plan["variables"]}, "tasks": rows,
+    }  # fmt: skip
+    write(os.path.join(run.folder, "plan.json"), to_json(value) + "\n")
+
+
+def optional(text: Any, values: dict[str, str]) -> str | None:
+    """A text that the plan may leave out."""
+    return None if text is None else fill(text, values)
+
+
+# --- Tasks ----------------------------------------------------------------------------------
+
+
+def run_task(run: Run, task: Task) -> None:
+    """Run one task to its end and record it; no failure of the task is an exception."""
+    folder = os.path.join(run.folder, task.folder)
+    again = bool(task.result.get("agent_started")) or os.path.isdir(folder)
+    make_dir(folder)
+    known = task.result
+    task.result = {**blank_result(task), "status": "running", "started_at": now()}
+    task.result["agent_started"] = bool(known.get("agent_started"))
+    began = time.monotonic()
+    try:
+        place = Place(run, "task", task.folder, run.root, task.values, task)
+        try:
+            if task.plan["when"] is not None:
+                log = os.path.join(folder, "when.log")
+                if not holds(task.plan["when"], place, log):
+                    raise StepError("skipped", "its condition does not hold")
+            event(run, "started", "task", task=task)
+            save_task(run, task)
+            work(run, task, folder, again)
+        except StepError as error:
+            task.result["status"], task.result["reason"] = error.status, str(error)
+        task.result["ended_at"] = now()
+        task.result["seconds"] = round(time.monotonic() - began, 3)
+        for step in task.result["setup"] + task.result["verify"]:
+            settle_steps([step])
+        words = {"passed": "completed", "no-change": "completed", "timed-out": "timed_out"}
+        words |= {"interrupted": "stopped", "skipped": "cancelled"}
+        word = words.get(task.status, "error") if is_well(task) or task.status in words else "error"
+        word = "error" if task.status == "no-change" and not is_well(task) else word
+        event(run, word, "task", task=task, status=task.status, reason=task.result["reason"])
+        save_task(run, task)
+    except (OSError, RunError) as error:
+        failed(run, error)
+
+
+def failed(run: Run, error: Exception) -> None:
+    """Note that records cannot be written: the run has to end."""
+    with run.changed:
+        if run.trouble is None:
+            message = str(error) if isinstance(error, RunError) else f"cannot keep records: {error}"
+            run.trouble = RunError(1, message, "free space, then go on with RESUME=1")
+        stop(run, 0)
+
+
+def work(run: Run, task: Task, folder: str, again: bool) -> None:
+    """Worktree, setup, agent, changes, verify. Raises StepError with the task's status."""
+    result = task.result
+    agent = task.plan["agent"]
+    prompt = fill(task.plan["prompt"], task.values)
+    for kind in ("setup", "verify"):
+        result[kind] = [new_step(c["name"], clear(c, task.values)) for c in task.plan[kind]]
+    prompt_file = os.path.join(folder, "prompt.md")
+    write(prompt_file, prompt)
+    if agent["prompt_mode"] == "argument" and len(os.fsencode(prompt)) > ARGUMENT_LIMIT:
+        raise StepError("failed", "the prompt is too long for an argument; use stdin or file")
+    make_worktree(run, task, again)
+    run_steps(run, task, "setup", folder)
+    before: set[str] = set()
+    stamp = 0
+    if task.plan["setup"]:
+        before = {line for line, _ in look(run, task)[2]}
+        stamp = time.time_ns()
+    result["log"] = f"{task.folder}/{agent['log_name']}"
+    result["agent_started"] = True
+    say(run, task.name, "agent started")
+    event(run, "started", "agent", task=task)
+    save_task(run, task)
+    place = Place(run, "agent", task.folder, task.worktree, task.values, task)
+    env = place.environment() | {k: fill(v, task.values) for k, v in agent["env"].items()}
+    log = os.path.join(folder, agent["log_name"])
+    if os.path.exists(log):
+        append(log, f"--- {now()} again")
+    status, code = run_logged(
+        run, agent_argv(run, task, prompt, prompt_file), agent["timeout_seconds"], place.mark,
+        cwd=task.worktree, env=env, log=log,
+        stdin=prompt_file if agent["prompt_mode"] == "stdin" else None,
+    )  # fmt: skip
+    result["exit_code"] = code
+    word = "timed_out" if status == "timed-out" else "exited"
+    event(run, word, "agent", task=task, status=status, exit_code=code)
+    try:
+        collect(run, task, before, stamp)
+    except StepError:
+        if status == "passed":
+            raise
+    if status == "timed-out":
+        limit = agent["timeout_seconds"]
+        raise StepError(status, f"the agent timed out after {limit:g} s{last_words(log)}")
+    if status == "interrupted":
+        raise StepError(status, "interrupted")
+    if status == "failed":
+        raise StepError(status, f"the agent ended with exit code {code}")
+    judge(run, task, folder)
+
+
+def last_words(log: str) -> str:
+    """The last line of a log, for a message."""
+    line = last_line(log)
+    return f"; its last line: {line}" if line else ""
+
+
+def last_line(log: str) -> str:
+    """The last line of a log that says something, without control sequences, shortened."""
+    try:
+        with open(log, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 4096))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    text = re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.", "", text)
+    lines = [re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", line).strip() for line in text.split("\n")]
+    return next((line[:200] for line in reversed(lines) if line), "")
+
+
+def make_worktree(run: Run, task: Task, again: bool) -> None:
+    """Make a task's worktree, or take the one that an earlier try of it left. Raises StepError."""
+    if again and os.path.isdir(task.worktree):
+        _, branch, _ = look(run, task)
+        if branch != task.branch:
+            raise StepError("failed", f"the worktree {task.worktree} is not on {task.branch}")
+        admin = file_bytes(os.path.join(task.worktree, ".git")).removeprefix(b"gitdir: ").strip()
+        if not os.path.exists(os.path.join(admin, b"index")):
+            # The runner was killed before the files were there.
+            check_out(run, task)
+        return
+    make_dir(os.path.dirname(task.worktree))
+    with run.add_lock:
+        lock = hold_worktrees(run)
+        try:
+            add_worktree(run, task, again)
+        finally:
+            os.close(lock)
+    check_out(run, task)
+
+
+def add_worktree(run: Run, task: Task, again: bool) -> None:
+    """Make the branch and the worktree, without its files. Raises StepError."""
+    words = ["worktree", "add", "--no-checkout", "-b", task.branch, task.worktree, task.base]
+    there = not task.free and branch_exists(run, task.branch)
+    if there and again:
+        words = ["worktree", "add", "--no-checkout", task.worktree, task.branch]
+    elif there:
+        raise StepError("failed", f"the branch {task.branch!r} exists already")
+    elif os.path.lexists(task.worktree):
+        raise StepError("failed", f"the worktree {task.worktree} exists already")
+    code, _, message = git(run, run.root, *words)
+    if code == 0:
+        return
+    if "-b" in words and "already exists" not in message:
+        git(run, run.root, "update-ref", "-d", f"refs/heads/{task.branch}", task.base)
+    raise StepError("failed", f"git worktree add failed: {message}")
+
+
+def check_out(run: Run, task: Task) -> None:
+    """Fill a worktree that was added without its files. Raises StepError."""
+    code, _, message = git(run, task.worktree, "reset", "--hard", "--quiet")
+    if code != 0:
+        raise StepError("failed", f"checking out the worktree failed: {message}")
+
+
+def branch_exists(run: Run, branch: str) -> bool:
+    """Whether there is a branch of this name."""
+    words = ["rev-parse", "--verify", "--quiet", f"refs/heads/{branch}"]
+    return git(run, run.root, *words)[0] == 0
+
+
+def run_steps(run: Run, task: Task, kind: str, folder: str) -> None:
+    """Run a task's setup or verify commands in its worktree. Raises StepError at a failure."""
+    for number, command in enumerate(task.plan[kind], 1):
+        place = Place(run, kind, task.folder, task.worktree, task.values, task)
+        step = task.result[kind][number - 1]
+        run_step(place, command, step, os.path.join(folder, f"{kind}-{number:02d}.log"))
+        if step["status"] not in ("passed", "skipped"):
+            word = step["status"] if step["status"] in ("timed-out", "interrupted") else "failed"
+            raise StepError(word, f"{kind} {step['name']}: {step['reason'] or step['status']}")
+
+
+def look(run: Run, task: Task, *only: str) -> tuple[str | None, str, list[tuple[str, str]]]:
+    """A worktree's head, branch and uncommitted entries, each as its line and its path."""
+    words = ["status", "--porcelain=v2", "--branch", "-z", "--no-renames", "--untracked-files=all"]
+    code, text, message = git(run, task.worktree, *words, "--", *only)
+    if code != 0:
+        raise StepError("failed", f"the worktree cannot be read: {message}")
+    head, branch = None, ""
+    entries: list[tuple[str, str]] = []
+    fields = {"1": 8, "u": 10, "?": 1}
+    for line in text.split("\0"):
+        if line.startswith("# branch.oid "):
+            head = line.removeprefix("# branch.oid ")
+        elif line.startswith("# branch.head "):
+            branch = line.removeprefix("# branch.head ")
+        elif line[:1] in fields:
+            entries.append((line, line.split(" ", fields[line[0]])[-1]))
+    return head, branch, entries
+
+
+def names_changed(run: Run, task: Task, head: str, *only: str) -> list[str]:
+    """The files that differ between a task's base and its head."""
+    words = ["diff", "--name-only", "-z", "--no-renames", task.base, head, "--", *only]
+    code, text, message = git(run, task.worktree, *words)
+    if code != 0:
+        raise StepError("failed", f"git diff failed: {message}")
+    return [name for name in text.split("\0") if name]
+
+
+def collect(run: Run, task: Task, before: set[str], stamp: int) -> None:
+    """Record what the agent changed, commit what it left if the plan says so."""
+    result = task.result
+    head, branch, entries = look(run, task)
+    left = [path for line, path in entries if line not in before or newer(task, path, stamp)]
+    if left and task.plan["agent"]["commit_leftovers"] and branch == task.branch:
+        paths = "\0".join(left).encode("utf-8", "surrogateescape")
+        message = f"{task.name}: work that the agent left uncommitted"
+        listed = ("--pathspec-from-file=-", "--pathspec-file-nul")
+        for words in (
+            ("--literal-pathspecs", "add", "--all", *listed),
+            ("--literal-pathspecs", "commit", "--quiet", "-m", message, *listed),
+        ):
+            code, _, why = git(run, task.worktree, *words, stdin=paths)
+            if code != 0:
+                raise StepError("failed", f"what the agent left could not be committed: {why}")
+        head, branch, entries = look(run, task)
+        left = [path for line, path in entries if line not in before or newer(task, path, stamp)]
+    result["head"], result["uncommitted"] = head, sorted(left)
+    committed = names_changed(run, task, head, ".") if head and head != task.base else []
+    result["files_changed"] = sorted({*committed, *left})
+    owns = [fill(text, task.values) for text in task.plan["owns"]]
+    if owns and result["files_changed"]:
+        allowed = [":(top)", *(f":(top,exclude,glob){pattern}" for pattern in owns)]
+        if task.plan["changelog"] is not None:
+            path = fill(task.plan["changelog"], task.values)
+            allowed.append(f":(top,exclude,literal){path}")
+        outside = {path for _, path in look(run, task, *allowed)[2]} & set(left)
+        if committed and head:
+            outside |= set(names_changed(run, task, head, *allowed))
+        result["out_of_scope"] = sorted(outside)
+    if branch != task.branch:
+        raise StepError("failed", f"the worktree is not on its branch {task.branch} any more")
+    save_task(run, task)
+
+
+def newer(task: Task, path: str, stamp: int) -> bool:
+    """Whether a file was written after a moment (in nanoseconds)."""
+    try:
+        return os.lstat(os.path.join(task.worktree, path)).st_mtime_ns >= stamp
+    except OSError:
+        return False
+
+
+def judge(run: Run, task: Task, folder: str) -> None:
+    """Decide what an agent's work is worth: changes, scope, changelog, verify. Raises StepError."""
+    result = task.result
+    changed = result["files_changed"] or result["head"] != task.base
+    if not changed and not task.plan["agent"]["allow_no_change"]:
+        raise StepError("no-change", "the agent ended with exit code 0 and changed nothing")
+    reasons: list[str] = []
+    if result["out_of_scope"]:
+        listed = ", ".join(result["out_of_scope"][:5])
+        reasons.append(f"changes outside of what it owns: {listed}")
+    if task.plan["changelog"] is not None and changed:
+        path = fill(task.plan["changelog"], task.values)
+        if not has_entry(run, task, path):
+            reasons.append(f"no changelog entry at {path}")
+    try:
+        run_steps(run, task, "verify", folder)
+    except StepError as error:
+        if error.status == "interrupted" or not reasons:
+            raise
+    if reasons:
+        raise StepError("failed", reasons[0])
+    result["status"] = "passed" if changed else "no-change"
+
+
+def has_entry(run: Run, task: Task, path: str) -> bool:
+    """Whether a task's changelog entry is where it is expected."""
+    full = os.path.join(task.worktree, path)
+    if not os.path.isfile(full) or os.path.getsize(full) == 0:
+        return False
+    if path in task.result["files_changed"]:
+        return True
+    code, _, _ = git(run, task.worktree, "cat-file", "-e", f"{task.base}:{path}")
+    return code != 0
+
+
+def run_tasks(run: Run) -> None:
+    """Run all tasks that may run, so many at once, each after what it depends on."""
+    waiting = [len(task.after) for task in run.tasks]
+    dependants: dict[str, list[int]] = {}
+    for number, task in enumerate(run.tasks):
+        for other in task.after:
+            dependants.setdefault(other.name, []).append(number)
+    ready = [number for number, task in enumerate(run.tasks) if not task.after]
+    running: dict[str, threading.Thread] = {}
+    over: list[Task] = []
+    no_more = ""
+    while ready or running:
+        while ready and len(running) < run.max_parallel:
+            task = run.tasks[heapq.heappop(ready)]
+            if to_be_run(run, task, no_more):
+                say(run, task.name, "started")
+                thread = threading.Thread(target=in_thread, args=(run, task, over), daemon=True)
+                running[task.name] = thread
+                thread.start()
+            else:
+                over.append(task)
+                break
+        with run.changed:
+            if not over:
+                run.changed.wait(1.0)
+            run.screen.tick(run, [task for task in run.tasks if task.name in running])
+            done = over[:]
+            over.clear()
+        for task in done:
+            if task.name in running:
+                running.pop(task.name).join()
+                say(run, task.name, task.status, task.result.get("reason"))
+                if not is_well(task) and run.plan["on_failure"] == "stop":
+                    no_more = "an earlier task failed"
+            for number in dependants.get(task.name, []):
+                waiting[number] -= 1
+                if waiting[number] == 0:
+                    heapq.heappush(ready, number)
+        if run.stopping:
+            no_more = "the run was stopped"
+    run.screen.clear()
+
+
+def in_thread(run: Run, task: Task, over: list[Task]) -> None:
+    """Run a task beside others, and say when it is over."""
+    try:
+        run_task(run, task)
+    finally:
+        with run.changed:
+            over.append(task)
+            run.changed.notify_all()
+
+
+def to_be_run(run: Run, task: Task, no_more: str) -> bool:
+    """Whether a task is started now; if not, its record says why, or stands as it was."""
+    if not task.chosen:
+        if not task.result:
+            task.result = {**blank_result(task), "status": "skipped", "reason": "left out by ONLY"}
+            make_dir(os.path.join(run.folder, task.folder))
+            save_task(run, task)
+        return False
+    stands = task.result and (is_well(task) or task.result["agent_started"])
+    if stands and task.name not in run.rerun:
+        return False
+    bad = next((other for other in task.after if not is_well(other)), None)
+    why = f"it depends on {bad.name}, which is {bad.status}" if bad is not None else no_more
+    if why:
+        task.result = {**blank_result(task), "reason": why}
+    return not why
+
+
+# --- Finish ---------------------------------------------------------------------------------
+
+
+def run_finish(run: Run) -> None:
+    """Postflight when all is well, then manifest, rollback script and report."""
+    for task in run.tasks:
+        if task.status == "not-started":
+            explain(run, task)
+    well = run.gate.get("status") == "passed" and all(is_well_or_left_out(t) for t in run.tasks)
+    commands = run.plan["postflight"]
+    old = {step["name"]: step for step in run.postflight if step["status"] == "passed"}
+    run.postflight = [
+        old.get(c["name"], new_step(c["name"], clear(c, run.values))) for c in commands
+    ]
+    if well and not run.stopping:
+        well = run_postflight(run)
+    run.status, run.exit_code = verdict(run, well)
+    run.ended_at = now()
+    merge_events(run)
+    reason = run.gate.get("reason")
+    words = {"passed": "completed", "interrupted": "stopped"}
+    event(run, words.get(run.status, "error"), "run", status=run.status, reason=reason)
+    with run.changed:
+        save_manifest(run)
+    if run.status in ("failed", "interrupted") and run.gate.get("status") == "passed":
+        write_rollback(run)
+    write(os.path.join(run.folder, "REPORT.md"), report(run))
+
+
+def explain(run: Run, task: Task) -> None:
+    """Say why a task was not started."""
+    bad = next((other for other in task.after if not is_well(other)), None)
+    reason = task.result.get("reason")
+    if bad is not None:
+        reason = reason or f"it depends on {bad.name}, which is {bad.status}"
+    task.result = {**blank_result(task), "reason": reason or "the run ended before it"}
+    run.texts.pop(task.name, None)
+    event(run, "cancelled", "task", task=task, status="not-started", reason=task.result["reason"])
+
+
+def is_well_or_left_out(task: Task) -> bool:
+    """Whether a task is no reason for the run to fail."""
+    return is_well(task) or task.status == "skipped"
+
+
+def run_postflight(run: Run) -> bool:
+    """Run the postflight commands in order; whether all passed."""
+    folder = os.path.join(run.folder, "postflight")
+    for command, step in zip(run.plan["postflight"], run.postflight, strict=True):
+        if step["status"] == "passed":
+            continue
+        make_dir(folder)
+        say(run, f"postflight {step['name']}", "started")
+        place = Place(run, "postflight", "postflight", run.root, run.values)
+        run_step(place, command, step, os.path.join(folder, step["name"] + ".log"))
+        say(run, f"postflight {step['name']}", step["status"], step["reason"])
+        if step["status"] not in ("passed", "skipped"):
+            return False
+    return True
+
+
+def verdict(run: Run, well: bool) -> tuple[str, int]:
+    """The run's status and exit code."""
+    if run.stopped_by:
+        return "interrupted", INTERRUPTS[signal.Signals(run.stopped_by)]
+    if run.trouble is not None:
+        return "failed", 1
+    if run.gate.get("status") == "gate-refused":
+        return "gate-refused", 3
+    if any(task.status == "interrupted" for task in run.tasks):
+        return "interrupted", 1
+    return ("passed", 0) if well else ("failed", 1)
+
+
+def merge_events(run: Run) -> None:
+    """Bring into the run's log what tasks logged that ran in processes of their own."""
+    path = os.path.join(run.folder, "events.jsonl")
+    events = read_events(path)
+    seen = {key_of(one) for one in events}
+    more = [
+        one for task in run.tasks
+        for one in read_events(os.path.join(run.folder, task.folder, "events.jsonl"))
+        if key_of(one) not in seen
+    ]  # fmt: skip
+    if more:
+        merged = sorted(events + more, key=lambda one: str(one.get("at")))
+        lines = [json.dumps({**one, "seq": number}) for number, one in enumerate(merged, 1)]
+        write(path, "\n".join(lines) + "\n")
+        run.seq = len(lines)
+
+
+def key_of(one: dict[str, Any]) -> tuple[str, ...]:
+    """What tells two events apart."""
+    return tuple(str(one.get(key)) for key in ("at", "event", "task", "phase", "name"))
+
+
+def write_rollback(run: Run) -> None:
+    """Write the plan's rollback commands as a script that a person may run."""
+    if not run.plan["rollback"]:
+        return
+    lines = ["#!/usr/bin/env bash", "# Recorded, not run: how the plan takes the run back."]
+    lines += ["# shellcheck disable=SC2016,SC1003 # commands are data, quoted as one word"]
+    lines += [f"# Run {run.id}: {run.status}."]
+    lines += [f"#   {task.name}: {task.status}" for task in run.tasks]
+    lines += ["set -eu", "unset CDPATH", f"cd -- {quoted(run.root)}"]
+    for name in run.plan["variables"]:
+        lines.append(f"export PLAN_{name}={quoted(run.values[name])}")
+    for name in ("RUN_ID", "RUN_DIR", "REPO_ROOT"):
+        lines.append(f"export {name}={quoted(run.values[name])}")
+    for command in run.plan["rollback"]:
+        line = " ".join(map(quoted, argv_of(command, run.values)))
+        shown = quoted(f"rollback {command['name']}: {clear(command, run.values)}")
+        lines.append("")
+        if command["when"] is None:
+            lines += [f"printf '%s\\n' {shown}", line]
+            continue
+        test = condition_in_bash(run, command["when"])
+        lines += [f"if {test}; then", f"  printf '%s\\n' {shown}", f"  {line}", "fi"]
+    write(os.path.join(run.folder, "rollback.sh"), "\n".join(lines) + "\n", 0o700)
+
+
+def condition_in_bash(run: Run, condition: dict[str, Any]) -> str:
+    """A condition for the rollback script: commands stay commands, all else is decided now."""
+    if "command" in condition:
+        return " ".join(map(quoted, argv_of(condition["command"], run.values)))
+    for word, joint in (("all", " && "), ("any", " || ")):
+        if word in condition:
+            return "{ " + joint.join(condition_in_bash(run, c) for c in condition[word]) + "; }"
+    if "not" in condition:
+        return "! { " + condition_in_bash(run, condition["not"]) + "; }"
+    place = Place(run, "rollback", "rollback", run.root, run.values)
+    return "true" if holds(condition, place, os.devnull) else "false"
+
+
+def report(run: Run) -> str:
+    """The report: what happened, and the exact next commands."""
+    lines = [f"# Run {run.id}: {run.status}", ""]
+    reason = run.gate.get("reason")
+    lines += [f"The gate refused: {reason}", ""] if reason else []
+    lines += ["| task | status | branch | files | why |", "|---|---|---|---|---|"]
+    for task in run.tasks:
+        why = str(task.result.get("reason") or "").replace("|", "\\|").replace("\n", " ")
+        count = len(task.result.get("files_changed", []))
+        lines.append(f"| {task.name} | {task.status} | {task.branch} | {count} | {why} |")
+    for title, commands in next_commands(run):
+        lines += ["", f"## {title}", "", "```bash", *commands, "```"]
+    again = [t.name for t in run.tasks if t.result.get("agent_started") and not is_well(t)]
+    if again:
+        lines += [
+            "",
+            "A task whose agent had started is not run again unasked: look at its worktree,",
+        ]
+        lines += [f"then resume with `RERUN={','.join(again)}` as well."]
+    return "\n".join(lines) + "\n"
+
+
+def next_commands(run: Run) -> list[tuple[str, list[str]]]:
+    """What a person does next, as commands to paste."""
+    made = [t for t in run.tasks if t.result.get("head") or os.path.isdir(t.worktree)]
+    good = [t for t in made if t.status == "passed"]
+    left = [t for t in good if t.result["uncommitted"]]
+    git_at = "git -C " + quoted(run.root)
+    found: list[tuple[str, list[str]]] = []
+    if made:
+        review = [f"git -C {quoted(t.worktree)} {verb}" for t in made for verb in (
+            "status --short", f"log --oneline {t.base}..HEAD", f"diff {t.base}")]  # fmt: skip
+        found.append(("Review", review))
+    if left:
+        commit = [f"git -C {quoted(t.worktree)} {verb}" for t in left for verb in (
+            "add --all", f"commit -m {quoted(t.name)}")]  # fmt: skip
+        found.append(("Commit what agents left uncommitted", commit))
+    if good:
+        merge = [f"{git_at} merge --no-ff {quoted(t.branch)}" for t in good]
+        found.append(("Merge what was reviewed", merge))
+    if run.status not in ("passed", "running"):
+        place = os.environ.get("LOG_ROOT", "")
+        logs = f"LOG_ROOT={quoted(os.path.abspath(place))} " if place else ""
+        runner = quoted(os.path.abspath(sys.argv[0]))
+        command = f"cd {quoted(os.getcwd())} && RESUME=1 RUN_ID={run.id} {logs}{runner}"
+        found.append(("Resume", [command]))
+    if made:
+        clean: list[str] = []
+        for task in made:
+            clean.append(f"{git_at} worktree remove {quoted(task.worktree)}")
+            clean.append(f"{git_at} branch -d {quoted(task.branch)}")
+        found.append(("Clean up what was merged", clean))
+    return found
+
+
+# --- What is printed ------------------------------------------------------------------------
+
+
+class Screen:
+    """Progress on a terminal: one line a running task that updates."""
+
+    def __init__(self) -> None:
+        self.live = sys.stderr is not None and sys.stderr.isatty()
+        self.rows = 0
+
+    def clear(self) -> None:
+        """Take the rows away."""
+        if self.rows:
+            put(f"\x1b[{self.rows}A\x1b[J")
+            self.rows = 0
+
+    def tick(self, run: Run, tasks: list[Task]) -> None:
+        """Draw the rows anew."""
+        if not self.live:
+            return
+        width = os.get_terminal_size(sys.stderr.fileno()).columns - 1
+        rows = [self.row(run, task)[:width] + "\n" for task in tasks]
+        self.clear()
+        put("".join(rows))
+        self.rows = len(rows)
+
+    def row(self, run: Run, task: Task) -> str:
+        """One task: what it does, for how long, and the last line of its log."""
+        result = task.result
+        began = result.get("started_at") or now()
+        seconds = int(time.time() - timestamp(began))
+        log = os.path.join(run.folder, task.folder, task.plan["agent"]["log_name"])
+        return f"{task.name:<24} {task.status:<10} {seconds:>5} s  {last_line(log)}"
+
+
+def timestamp(at: str) -> float:
+    """A recorded time in seconds."""
+    from calendar import timegm
+
+    return timegm(time.strptime(at[:19], "%Y-%m-%dT%H:%M:%S"))
+
+
+def put(text: str) -> None:
+    """Write to stderr; nobody may be there."""
+    try:
+        sys.stderr.write(text.encode("utf-8", "backslashreplace").decode())
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        return
+
+
+def say(run: Run, what: str, word: str, detail: str | None = None) -> None:
+    """One line for one change."""
+    with run.changed:
+        run.screen.clear()
+        more = f": {detail}" if detail else ""
+        put(f"{time.strftime('%H:%M:%S')} {what} {word}{more}\n")
+
+
+def table(run: Run) -> str:
+    """The tasks and how they went."""
+    rows = [("task", "status", "seconds", "files", "why")]
+    for task in run.tasks:
+        result = task.result
+        rows.append((
+            task.name, task.status, f"{result.get('seconds', 0):.1f}",
+            str(len(result.get("files_changed", []))), str(result.get("reason") or ""),
+        ))  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip()
+        for row in rows
+    ]
+    return f"run {run.id}: {run.status}\n" + "\n".join(lines)
+
+
+def print_summary(run: Run) -> None:
+    """The table and where to go on."""
+    lines = [table(run), f"report: {os.path.join(run.folder, 'REPORT.md')}"]
+    for title, commands in next_commands(run):
+        lines += [f"next: {title.lower()}", f"      {commands[0]}"]
+    print("\n".join(lines), flush=True)
+
+
+def describe(plan: dict[str, Any], tasks: list[Task], view: "View") -> list[str]:
+    """What a run does, in order, every command in clear text."""
+    lines: list[str] = []
+    for title, kind in (("preflight", "preflight"), ("backups", "backups")):
+        lines += [title] if plan[kind] else []
+        for command in plan[kind]:
+            lines += view.step("  ", command, "", view.values)
+    for task in in_order(tasks):
+        lines += view.task(task)
+    for title, kind in (
+        ("postflight", "postflight"),
+        ("rollback (recorded in rollback.sh if the run fails, never run)", "rollback"),
+    ):
+        lines += [title] if plan[kind] else []
+        for command in plan[kind]:
+            lines += view.step("  ", command, "", view.values)
+    return lines
+
+
+def in_order(tasks: list[Task]) -> list[Task]:
+    """The tasks so that each comes after what it depends on, else in the plan's order."""
+    place = {id(task): number for number, task in enumerate(tasks)}
+    waiting = {id(task): len(task.after) for task in tasks}
+    dependants: dict[int, list[int]] = {}
+    for task in tasks:
+        for other in task.after:
+            dependants.setdefault(place[id(other)], []).append(place[id(task)])
+    ready = [number for number, task in enumerate(tasks) if not task.after]
+    found: list[Task] = []
+    while ready:
+        number = heapq.heappop(ready)
+        found.append(tasks[number])
+        for other in dependants.get(number, []):
+            waiting[id(tasks[other])] -= 1
+            if waiting[id(tasks[other])] == 0:
+                heapq.heappush(ready, other)
+    return found
+
+
+class View:
+    """How a plan is described: with values and verdicts in a dry run, without in a header."""
+
+    def __init__(self, values: dict[str, str], root: str | None) -> None:
+        self.values = values
+        self.root = root
+
+    def step(
+        self, indent: str, command: dict[str, Any], label: str, values: dict[str, str]
+    ) -> list[str]:
+        """One command with what belongs to it."""
+        text = clear(command, values).replace("\n", "\n        ")
+        lines = [f"{indent}{label}{command['name']}: {text}"]
+        if command["when"] is not None:
+            lines.append(indent + "  " + self.when(command["when"], values))
+        if command["artifact"] is not None:
+            lines.append(f"{indent}  artifact {fill(command['artifact'], values)}")
+        if command["check"] is not None:
+            check = clear(command["check"], values).replace("\n", "\n        ")
+            lines.append(f"{indent}  check: {check}")
+        return lines
+
+    def when(self, condition: dict[str, Any], values: dict[str, str]) -> str:
+        """A condition with its verdict."""
+        text = f"when {condition_text(condition, values)}"
+        if self.root is None:
+            return text
+        words = {True: "true", False: "false", None: "unknown (not run)"}
+        return f"{text} = {words[foreseen(condition, values, self.root)]}"
+
+    def task(self, task: Task) -> list[str]:
+        """One task, in the order in which its parts run."""
+        plan, values = task.plan, task.values
+        agent = plan["agent"]
+        head = f"task {task.name}"
+        if plan["for_each"] is not None and task.item is None:
+            head += " " + each_text(plan["for_each"], values, self.root)
+        lines = [head]
+        if not task.chosen:
+            return [*lines, "  left out by ONLY"]
+        if task.after:
+            lines.append("  after " + ", ".join(other.name for other in task.after))
+        if plan["when"] is not None:
+            lines.append("  " + self.when(plan["when"], values))
+        base = fill(plan["base"], values)
+        lines.append(f"  branch {task.branch}" + (f" from {base}" if base else ""))
+        lines.append(f"  worktree {task.worktree}")
+        for command in plan["setup"]:
+            lines += self.step("  ", command, "setup ", values)
+        lines.append(f"  agent: {agent_text(task)}")
+        lines.append(f"  timeout {agent['timeout_seconds']:g} s")
+        if plan["owns"]:
+            lines.append("  owns " + ", ".join(fill(text, values) for text in plan["owns"]))
+        if plan["changelog"] is not None:
+            lines.append(f"  changelog {fill(plan['changelog'], values)}")
+        for command in plan["verify"]:
+            lines += self.step("  ", command, "verify ", values)
+        return lines
+
+
+def agent_text(task: Task) -> str:
+    """An agent's command in clear text; the prompt stands as a word."""
+    agent, values = task.plan["agent"], task.values
+    words = [quoted(fill(agent["cli"], values))]
+    words += [quoted(fill(word, values)) for word in agent["args"]]
+    flag = fill(agent["work_dir_arg"], values)
+    words += map(quoted, with_flag(flag, task.worktree, bare=False))
+    if agent["prompt_mode"] == "stdin":
+        return " ".join(words) + " < PROMPT"
+    word = "PROMPT" if agent["prompt_mode"] == "argument" else "PROMPT_FILE"
+    flag = fill(agent["prompt_arg"], values)
+    return " ".join([*words, *map(quoted, with_flag(flag, word, bare=True))])
+
+
+def each_text(source: dict[str, Any], values: dict[str, str], root: str | None) -> str:
+    """What a task iterates over, when that is not known yet."""
+    if "items" in source:
+        return "for each of " + ", ".join(map(quoted, source["items"]))
+    if "file" in source:
+        path = fill(source["file"], values)
+        missing = " (not there)" if root is not None else ""
+        return f"for each line of {path}{missing}"
+    not_run = " (not run)" if root is not None else ""
+    return f"for each line printed by {clear(source['run'], values)}{not_run}"
+
+
+def condition_text(condition: dict[str, Any], values: dict[str, str]) -> str:
+    """A condition in words."""
+    if "command" in condition:
+        return f"`{clear(condition['command'], values)}`"
+    if "env" in condition:
+        text = f"env {condition['env']}"
+        equals = condition.get("equals")
+        return text if equals is None else f"{text} = {quoted(fill(equals, values))}"
+    if "path_exists" in condition:
+        return f"path {fill(condition['path_exists'], values)}"
+    if "backup_passed" in condition:
+        return f"backup {condition['backup_passed']} passed"
+    if "not" in condition:
+        return f"not({condition_text(condition['not'], values)})"
+    word = "all" if "all" in condition else "any"
+    return f"{word}({'; '.join(condition_text(part, values) for part in condition[word])})"
+
+
+def foreseen(condition: dict[str, Any], values: dict[str, str], root: str) -> bool | None:
+    """Whether a condition holds, as far as that is known without running anything."""
+    if "not" in condition:
+        inner = foreseen(condition["not"], values, root)
+        return None if inner is None else not inner
+    for word, decisive in (("all", False), ("any", True)):
+        if word in condition:
+            parts = [foreseen(part, values, root) for part in condition[word]]
+            if decisive in parts:
+                return decisive
+            return None if None in parts else not decisive
+    return plain_verdict(condition, values, root)
+
+
+def dry_run(run: Run) -> None:
+    """Print what would be done."""
+    plan = run.plan
+    items: dict[int, list[str]] = {}
+    unknown: list[int] = []
+    for number, task in enumerate(plan["tasks"]):
+        source: dict[str, Any] = task["for_each"] or {"items": []}
+        path = fill(source.get("file", ""), run.values)
+        if path and os.path.exists(os.path.join(run.root, path)):
+            items[number] = read_items(run, source, number)
+        elif "items" not in source:
+            unknown.append(number)
+    run.tasks = with_unknown(run, items, unknown)
+    choose(run, final=not unknown)
+    view = View(run.values, run.root)
+    lines = [f"run {run.values['RUN_ID']}", f"repo {run.root}"]
+    lines += [f"base {fill(plan['base'], run.values)}", f"worktrees {worktree_root(run)}"]
+    lines += [f"at most {run.max_parallel} at once", *describe(plan, run.tasks, view)]
+    print("\n".join([*lines, "nothing was run and nothing was changed"]), flush=True)
+
+
+def with_unknown(run: Run, items: dict[int, list[str]], unknown: list[int]) -> list[Task]:
+    """The tasks, with one entry for each whose items are not known."""
+    tasks = expand(run, items)
+    for number in unknown:
+        task = Task(run.plan["tasks"][number], number, None, run.values)
+        task.worktree = os.path.join(worktree_root(run), task.name)
+        tasks.append(task)
+    tasks.sort(key=lambda task: task.number)
+    for task in tasks:
+        task.after += [
+            other for other in tasks if other.number in unknown
+            and other.number in task.plan["depends_on"]
+        ]  # fmt: skip
+        if task.number in unknown:
+            task.after = [o for o in tasks if o.number in task.plan["depends_on"]]
+    return tasks
+
+
+# --- Phases ---------------------------------------------------------------------------------
+
+
+def stop(run: Run, number: int) -> None:
+    """Ask everything that runs to end; `number` is the signal, 0 for trouble of our own."""
+    run.stopped_by = run.stopped_by or number
+    run.stopping = True
+    try:
+        os.write(run.stop_pipe[1], b"x")
+    except OSError:
+        return
+
+
+def catch_signals(run: Run) -> None:
+    """End with everything that was started when a signal asks for it."""
+
+    def handler(number: int, _: object) -> None:
+        stop(run, number)
+
+    for number in INTERRUPTS:
+        # A HUP that was ignored at the start stays ignored (nohup).
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def claim_branches(run: Run) -> None:
+    """Claim the branches of all tasks."""
+    wanted = [f"branch {task.branch}" for task in run.tasks if task.chosen]
+    if wanted:
+        claim(run, wanted)
+
+
+def phase_all(run: Run) -> int:
+    """The whole run."""
+    run.whole = True
+    base = prepare(run)
+    claim(run, [f"run {run.id}"])
+    if run.tasks and not is_dynamic(run):
+        claim_branches(run)
+    enter(run, base)
+    try:
+        run_gate(run)
+    except RunError as error:
+        finish_and_print(run)
+        put_error(error)
+        return run.exit_code or error.code
+    choose(run, final=True)
+    if not run.stopping:
+        run_tasks(run)
+    finish_and_print(run)
+    if run.trouble is not None:
+        put_error(run.trouble)
+    return run.exit_code or 0
+
+
+def finish_and_print(run: Run) -> None:
+    """The end of a run, whatever came before."""
+    left = end_tree([], f"{MARK}={run.folder}/", prefix=True)
+    if left:
+        event(run, "error", "run", reason="processes could not be ended", pids=left)
+    run_finish(run)
+    print_summary(run)
+
+
+def prepare(run: Run) -> str:
+    """What must hold before anything is done. Raises RunError (2, 4)."""
+    base = commit_of(run, fill(run.plan["base"], run.values), 2)
+    run.tasks = expand(run, {})
+    choose(run, final=False)
+    if not os.path.isdir(run.folder):
+        require_dependencies(run)
+    require_agents(run)
+    return base
+
+
+def phase_gate(run: Run) -> int:
+    """The gate alone."""
+    base = prepare(run)
+    claim(run, [f"run {run.id}"])
+    enter(run, base)
+    try:
+        run_gate(run)
+    except RunError as error:
+        run.status = "interrupted" if run.stopped_by else "gate-refused"
+        run.exit_code, run.ended_at = error.code, now()
+        with run.changed:
+            save_manifest(run)
+        put_error(error)
+        return error.code
+    print(f"run {run.id}: the gate passed", flush=True)
+    return 0
+
+
+def phase_task(run: Run, name: str) -> int:
+    """One task, or all that the plan's name stands for, one after the other."""
+    run.tasks = expand(run, {})
+    if not is_dynamic(run):
+        named_tasks(run, name)
+    load_run(run)
+    if run.gate.get("status") != "passed":
+        raise RunError(3, f"the gate of {run.id} has not passed", "run the phase `gate` first")
+    named = named_tasks(run, name)
+    choose(run, final=True)
+    for task in named:
+        claim(run, [f"task {run.id}/{task.name}", f"branch {task.branch}"])
+        task.result = read(os.path.join(run.folder, task.folder, "result.json")) or {}
+        run.seq = len(read_events(os.path.join(run.folder, task.folder, "events.jsonl")))
+        again = task.name in run.rerun
+        if is_well(task) and not again:
+            print(f"{task.name}: {task.status} already", flush=True)
+            continue
+        if task.result.get("agent_started") and not again:
+            raise RunError(3, f"the agent of {task.name} had started already ({task.status})",
+                          f"RERUN={task.name} runs it again")  # fmt: skip
+        bad = next((other for other in task.after if not is_well(other)), None)
+        if bad is not None:
+            raise RunError(1, f"{task.name} depends on {bad.name}, which is {bad.status}")
+        say(run, task.name, "started")
+        run_task(run, task)
+        say(run, task.name, task.status, task.result.get("reason"))
+        if run.trouble is not None:
+            raise run.trouble
+        if run.stopped_by:
+            return INTERRUPTS[signal.Signals(run.stopped_by)]
+    return 0 if all(is_well_or_left_out(task) for task in named) else 1
+
+
+def named_tasks(run: Run, name: str) -> list[Task]:
+    """The task of this name, or all that the plan's name stands for. Raises RunError (2)."""
+    named = [t for t in run.tasks if name == t.name or name in plan_names(t.plan)]
+    if not named:
+        known = [task.name for task in run.tasks]
+        raise RunError(2, f"there is no task {name!r} in this plan", nearest(name, known))
+    return named
+
+
+def phase_finish(run: Run) -> int:
+    """Decide from what is recorded."""
+    claim(run, [f"run {run.id}"])
+    load_run(run)
+    interrupt_dead(run)
+    if run.gate.get("status") in (None, "running"):
+        run.gate["status"] = "interrupted"
+    finish_and_print(run)
+    return run.exit_code or 0
+
+
+def phase_status(run: Run) -> int:
+    """Print what is recorded; what a dead runner left running is recorded as interrupted."""
+    if "RUN_ID" not in os.environ or not os.environ["RUN_ID"]:
+        run.id = newest_run(os.path.dirname(run.folder))
+        run.folder = os.path.join(os.path.dirname(run.folder), run.id)
+        run.values |= {"RUN_ID": run.id, "RUN_DIR": run.folder}
+    load_run(run, 2)
+    if run.status == "running" or any(task.status == "running" for task in run.tasks):
+        try:
+            claim(run, [f"run {run.id}"])
+            load_run(run)
+            interrupt_dead(run)
+        except RunError as error:
+            if error.code != 11:
+                raise
+    print(table(run), flush=True)
+    return 0
+
+
+def newest_run(place: str) -> str:
+    """The name of the run that was written to last. Raises RunError (2)."""
+    found: list[tuple[float, str]] = []
+    try:
+        for name in os.listdir(place):
+            path = os.path.join(place, name, "manifest.json")
+            if os.path.isfile(path):
+                found.append((os.stat(path).st_mtime, name))
+    except FileNotFoundError:
+        pass
+    if not found:
+        raise RunError(2, f"there is no run in {place}", "give RUN_ID and LOG_ROOT")
+    return max(found)[1]
+
+
+def put_error(error: RunError) -> None:
+    """Explain a failure."""
+    put(f"error: {error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+
+
+def main(plan: dict[str, Any], words: list[str]) -> int:
+    """Run the phase that the words name; returns the exit code."""
+    phase = words[0] if words else "all"
+    if phase in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0
+    run: Run | None = None
+    try:
+        if phase not in ("all", "gate", "task", "finish", "status"):
+            known = ["all", "gate", "task", "finish", "status"]
+            raise RunError(2, f"{phase!r} is no phase", nearest(phase, known))
+        if len(words) != (2 if phase == "task" else 1 if words else 0):
+            raise RunError(2, "task takes one NAME, the other phases nothing", "see --help")
+        run = Run(plan)
+        if phase in ("task", "finish") and not run.id:
+            raise RunError(2, f"{phase} needs RUN_ID", "say RUN_ID=... in the environment")
+        locate(run)
+        if run.dry:
+            dry_run(run)
+            return 0
+        catch_signals(run)
+        if phase == "task":
+            return phase_task(run, words[1])
+        phases = {"all": phase_all, "gate": phase_gate, "finish": phase_finish}
+        return phases.get(phase, phase_status)(run)
+    except RunError as error:
+        put_error(error)
+        return error.code
+    except OSError as error:
+        put_error(RunError(1, f"{error.filename or 'the run'}: {error.strerror or error}"))
+        return 1
+    finally:
+        for path in run.claims if run else []:
+            unlink(path)

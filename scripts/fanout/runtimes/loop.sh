@@ -1,0 +1,3760 @@
+# shellcheck shell=bash
+# Runs a plan: gate, tasks in worktrees of their own, finish. Needs git and bash 3.2.
+#
+# Nothing of the package that rendered it is needed. The plan stands as data at the end of the
+# file. A coordinator starts jobs: subshells that run a task or a command of the gate, and report
+# through a pipe. Only the coordinator reacts to signals, looks at time limits and writes what
+# belongs to the whole run.
+#
+# A function answers in the variable `answer`. Names in capitals belong to the caller, all others
+# to this file: what the caller exports under such a name is kept aside for the programs started.
+
+keep_environment() {
+    local N
+    caller_words=()
+    for N in $(compgen -e); do
+        case $N in
+        _ | *[!a-z0-9_]*) ;;
+        *)
+            caller_words+=("$N=${!N}")
+            export -n "${N?}"
+            ;;
+        esac
+    done
+    export -n SHELLOPTS BASHOPTS
+    caller_locale=${LC_ALL-}
+    export -n LC_ALL
+}
+keep_environment
+LC_ALL=C
+
+# The plan; its data at the end of the file fills these.
+plan_sha256='' plan_run_name='' plan_repo=0 plan_base=0 plan_worktree_root=0 plan_max_parallel=2
+plan_on_failure=continue plan_checks=- plan_changelog_file=- plan_setup_minutes=- plan_preflight=-
+plan_backups=- plan_postflight=- plan_rollback=-
+variable_name=() variable_value=() text=() mark=() command=() condition=() agent=() task=()
+
+newline=$'\n'
+backslash="\\"
+quote_in_quotes="'\\''"
+high_byte=$'[!\001-\177]'
+usage="usage: RUNNER [all|gate|task NAME|finish|status]
+
+  all      the whole run (default): gate, tasks, finish
+  gate     preflight, base, backups; no worktree is made
+  task     one task of a run whose gate has passed
+  finish   postflight, manifest, report; decides from what is recorded
+  status   what is recorded of a run
+
+environment:
+  DRY_RUN=1       print every command in order, run nothing, change nothing
+  RUN_ID=ID       name of the run (letters, digits, '.', '_', '-')
+  LOG_ROOT=DIR    keep the run's folder there, not in .worker-runs/ of the repository
+  MAX_PARALLEL=N  so many tasks at once
+  ONLY=a,b        only these tasks
+  RESUME=1        go on with the run RUN_ID
+  RERUN=a,b       with RESUME=1: run these again although their agent had started
+  PLAN_NAME=TEXT  a value for the plan's variable NAME
+
+exit codes:
+    0  done
+    1  the work failed
+    2  usage or invalid input
+    3  refused by the gate or before anything was changed
+    4  something needed is missing
+   11  busy, another runner holds the run or a branch
+  130, 143, 129  interrupted by INT, TERM, HUP"
+
+# --- Words and time -------------------------------------------------------------------------
+
+say() { # WHAT WORD [DETAIL]
+    local stamp
+    clear_screen
+    if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 402)); then
+        printf -v stamp '%(%H:%M:%S)T' -1
+    else
+        clock
+        at "$((now + local_offset * 1000000))"
+        stamp=${answer:11:8}
+    fi
+    printf '%s %s %s%s\n' "$stamp" "$1" "$2" "${3:+: $3}" >&2
+}
+
+put_error() { # MESSAGE [HINT]
+    clear_screen
+    printf 'error: %s\n' "$1" >&2
+    [ -z "${2-}" ] || printf 'hint: %s\n' "$2" >&2
+}
+
+# Ends the runner before the run has begun, or a phase that has no more to record.
+die() { # CODE MESSAGE [HINT]
+    put_error "$2" "${3-}"
+    leave "$1"
+}
+
+leave() { # CODE
+    free_claims
+    exit "$1"
+}
+
+# Sets `now`, in microseconds since the epoch.
+if ((BASH_VERSINFO[0] >= 5)); then
+    clock() { now=${EPOCHREALTIME/[!0-9]/}; }
+else
+    clock() { now=$(((started_second + SECONDS) * 1000000)); }
+fi
+
+start_clock() {
+    local zone
+    SECONDS=0
+    started_second=0 local_offset=0
+    ((BASH_VERSINFO[0] < 5)) || return 0
+    zone=$(date '+%s %z')
+    started_second=${zone% *}
+    zone=${zone#* }
+    local_offset=$(((10#${zone:1:2} * 60 + 10#${zone:3:2}) * 60))
+    [ "${zone:0:1}" != - ] || local_offset=$((-local_offset))
+}
+
+# Answers a time as records state it.
+at() { # MICROSECONDS
+    local second=$(($1 / 1000000)) days era doe yoe doy mp day month year
+    if [ "$second" != "$dated_second" ]; then
+        days=$((second / 86400 + 719468))
+        era=$((days / 146097))
+        doe=$((days - era * 146097))
+        yoe=$(((doe - doe / 1460 + doe / 36524 - doe / 146096) / 365))
+        doy=$((doe - (365 * yoe + yoe / 4 - yoe / 100)))
+        mp=$(((5 * doy + 2) / 153))
+        day=$((doy - (153 * mp + 2) / 5 + 1))
+        month=$((mp < 10 ? mp + 3 : mp - 9))
+        year=$((yoe + era * 400 + (month <= 2)))
+        printf -v dated '%04d-%02d-%02dT%02d:%02d:%02d' "$year" "$month" "$day" \
+            $((second / 3600 % 24)) $((second / 60 % 60)) $((second % 60))
+        dated_second=$second
+    fi
+    printf -v answer '%s.%06dZ' "$dated" $(($1 % 1000000))
+}
+dated_second='' dated=''
+
+# Answers the seconds from one time to another.
+seconds_between() { # FROM TO
+    local spent=$((($2 - $1) / 1000))
+    ((spent >= 0)) || spent=0
+    printf -v answer '%d.%03d' $((spent / 1000)) $((spent % 1000))
+}
+
+# Answers a word as a shell must read it.
+quote_word() { # WORD
+    case $1 in
+    '' | *[!A-Za-z0-9@%+=:,./_-]*) answer="'${1//\'/$quote_in_quotes}'" ;;
+    *) answer=$1 ;;
+    esac
+}
+
+# Answers words as a shell must read them.
+quote_words() { # WORD...
+    local line='' word
+    for word; do
+        quote_word "$word"
+        line+="${line:+ }$answer"
+    done
+    answer=$line
+}
+
+# Answers an item as part of a name.
+slug() { # ITEM POSITION
+    local rest=$1 made='' part
+    case $rest in
+    '' | *[!A-Za-z0-9_-]*) ;;
+    *)
+        if ((${#rest} <= 40)); then
+            answer=$rest
+            return
+        fi
+        ;;
+    esac
+    while [ -n "$rest" ] && ((${#made} <= 40)); do
+        part=${rest%%[!A-Za-z0-9_-]*}
+        rest=${rest#"$part"}
+        made+=$part
+        part=${rest%%[A-Za-z0-9_-]*}
+        rest=${rest#"$part"}
+        made+=${part:+-}
+    done
+    made=${made:0:40}
+    while [ "$made" != "${made#-}" ]; do made=${made#-}; done
+    while [ "$made" != "${made%-}" ]; do made=${made%-}; done
+    answer=${made:-item}-$2
+}
+
+# Answers a path without `.`, `..` and doubled slashes; a relative one counts from FOLDER.
+absolute() { # PATH FOLDER
+    local path=$1 part made=''
+    [ "${path:0:1}" = / ] || path=$2/$path
+    local IFS=/
+    for part in $path; do
+        case $part in
+        '' | .) ;;
+        ..) made=${made%/*} ;;
+        *) made+=/$part ;;
+        esac
+    done
+    answer=${made:-/}
+}
+
+is_name() { # WORD
+    case $1 in
+    '' | [!A-Za-z0-9]* | *[!A-Za-z0-9_-]*) return 1 ;;
+    esac
+    ((${#1} <= 64))
+}
+
+# Whether git takes this as a branch's name (git-check-ref-format).
+is_branch() { # WORD
+    case $1 in
+    '' | @ | HEAD | -* | /* | */ | *. | .* | */.* | *.lock | *.lock/* | *..* | *@\{* | *//*) return 1 ;;
+    *[[:cntrl:]\ ~^:?*\[\\]*) return 1 ;;
+    esac
+}
+
+# --- JSON -----------------------------------------------------------------------------------
+
+# Answers a text as a JSON string.
+json_string() { # TEXT
+    local value=$1 number char code
+    case $value in
+    *[\"\\]*)
+        value=${value//"$backslash"/$backslash$backslash}
+        value=${value//\"/$backslash\"}
+        ;;
+    esac
+    case $value in
+    *[[:cntrl:]]*)
+        value=${value//"$newline"/${backslash}n}
+        value=${value//$'\t'/${backslash}t}
+        value=${value//$'\r'/${backslash}r}
+        for ((number = 1; number < 128; number += number == 31 ? 96 : 1)); do
+            printf -v code '%03o' "$number"
+            # shellcheck disable=SC2059 # the format is the character
+            printf -v char "\\$code"
+            printf -v code '\\u%04x' "$number"
+            value=${value//"$char"/$code}
+        done
+        ;;
+    esac
+    # shellcheck disable=SC2254 # a pattern
+    case $value in
+    *$high_byte*) require_utf8 "$value" ;;
+    *) answer=$value ;;
+    esac
+    answer="\"$answer\""
+}
+
+# Answers a text; bytes that are not UTF-8 are written as the surrogates that Python takes.
+require_utf8() { # TEXT
+    local rest=$1 more=$'[\200-\277]' made='' char code
+    local one=$'[\001-\177]' two=$'[\302-\337]' three=$'[\341-\354\356-\357]' four=$'[\361-\363]'
+    local low=$'\340[\240-\277]' middle=$'\355[\200-\237]' fifth=$'\360[\220-\277]'
+    local sixth=$'\364[\200-\217]'
+    rest=${rest//$two$more/x}
+    rest=${rest//$three$more$more/x}
+    rest=${rest//$low$more/x}
+    rest=${rest//$middle$more/x}
+    rest=${rest//$four$more$more$more/x}
+    rest=${rest//$fifth$more$more/x}
+    rest=${rest//$sixth$more$more/x}
+    answer=$1
+    # shellcheck disable=SC2254 # a pattern
+    case $rest in
+    *$high_byte*) ;;
+    *) return ;;
+    esac
+    rest=$1
+    while [ -n "$rest" ]; do
+        # shellcheck disable=SC2254 # patterns
+        case $rest in
+        $one*) char=1 ;;
+        $two$more*) char=2 ;;
+        $three$more$more* | $low$more* | $middle$more*) char=3 ;;
+        $four$more$more$more* | $fifth$more$more* | $sixth$more$more*) char=4 ;;
+        *)
+            printf -v code '%d' "'${rest:0:1}"
+            printf -v code '\\udc%02x' $((code & 255))
+            made+=$code
+            rest=${rest:1}
+            continue
+            ;;
+        esac
+        made+=${rest:0:char}
+        rest=${rest:char}
+    done
+    answer=$made
+}
+
+# Answers null for a text that is missing, else a JSON string.
+json_optional() { # [TEXT]
+    if [ -n "$1" ]; then json_string "$1"; else answer=null; fi
+}
+
+# Answers a JSON list whose brackets stand at a depth.
+json_list() { # DEPTH ITEM...
+    local pad='' item made=''
+    printf -v pad '%*s' "$1" ''
+    shift
+    for item; do
+        made+="${made:+,}$newline$pad ${item//"$newline"/$newline$pad }"
+    done
+    answer="[${made:+$made$newline$pad}]"
+}
+
+# Answers the text that a JSON string stands for.
+json_text() { # STRING
+    local rest=${1#\"} made='' number low
+    rest=${rest%\"}
+    answer=$rest
+    case $rest in
+    *"$backslash"*) ;;
+    *) return ;;
+    esac
+    while :; do
+        made+=${rest%%"$backslash"*}
+        case $rest in
+        *"$backslash"*) rest=${rest#*"$backslash"} ;;
+        *) break ;;
+        esac
+        case $rest in
+        n*) made+=$newline ;;
+        t*) made+=$'\t' ;;
+        r*) made+=$'\r' ;;
+        b*) made+=$'\b' ;;
+        f*) made+=$'\f' ;;
+        u*)
+            number=$((16#${rest:1:4}))
+            rest=${rest:4}
+            low=0
+            case $rest in
+            ?"${backslash}u"[dD][c-fC-F]*) low=$((16#${rest:3:4})) ;;
+            esac
+            if ((number >= 0xd800 && number < 0xdc00 && low)); then
+                number=$((0x10000 + (number - 0xd800) * 1024 + low - 0xdc00))
+                rest=${rest:6}
+            fi
+            bytes_of "$number"
+            made+=$answer
+            ;;
+        *) made+=${rest:0:1} ;;
+        esac
+        rest=${rest:1}
+    done
+    answer=$made
+}
+
+# Answers the UTF-8 bytes of a character; a lone low surrogate stands for a byte.
+bytes_of() { # NUMBER
+    local n=$1 made='' code part
+    if ((n < 0x80)); then
+        set -- "$n"
+    elif ((n >= 0xdc80 && n <= 0xdcff)); then
+        set -- $((n - 0xdc00))
+    elif ((n < 0x800)); then
+        set -- $((0xc0 | n >> 6)) $((0x80 | n & 63))
+    elif ((n < 0x10000)); then
+        set -- $((0xe0 | n >> 12)) $((0x80 | n >> 6 & 63)) $((0x80 | n & 63))
+    else
+        set -- $((0xf0 | n >> 18)) $((0x80 | n >> 12 & 63)) $((0x80 | n >> 6 & 63)) $((0x80 | n & 63))
+    fi
+    for part; do
+        printf -v code '%03o' "$part"
+        # shellcheck disable=SC2059 # the format is the character
+        printf -v code "\\$code"
+        made+=$code
+    done
+    answer=$made
+}
+
+# Answers a value of a record's own level as it stands there; fails when there is none.
+json_raw() { # RECORD KEY
+    local rest=${1#*"$newline \"$2\": "}
+    answer=''
+    [ "$rest" != "$1" ] || return 1
+    case $rest in
+    "[$newline"*) rest="${rest%%"$newline ]"*}$newline ]" ;;
+    "{$newline"*) rest="${rest%%"$newline }"*}$newline }" ;;
+    *)
+        rest=${rest%%"$newline"*}
+        rest=${rest%,}
+        ;;
+    esac
+    answer=$rest
+}
+
+# Answers a scalar of a record's own level, empty for null.
+json_get() { # RECORD KEY
+    json_raw "$1" "$2" || return 1
+    case $answer in
+    null) answer='' ;;
+    \"*) json_text "$answer" ;;
+    esac
+}
+
+# Answers a record with a scalar of its own level replaced.
+json_set() { # RECORD KEY VALUE
+    local head=${1%%"$newline \"$2\": "*} rest=${1#*"$newline \"$2\": "}
+    answer="$head$newline \"$2\": $3"
+    rest=$newline${rest#*"$newline"}
+    # A comma stands behind every value but the last.
+    case $rest in
+    "$newline}"*) answer+=$rest ;;
+    *) answer+=,$rest ;;
+    esac
+}
+
+# Sets `answer` to what a file holds, without its last newline; fails when it cannot be read.
+read_file() { # PATH
+    answer=''
+    [ -r "$1" ] && [ -f "$1" ] || return 1
+    IFS= read -r -d '' answer <"$1"
+    answer=${answer%"$newline"}
+}
+
+# Sets `answer` to a record; ends the runner when it is damaged, fails when there is none.
+read_record() { # PATH
+    read_file "$1" || return 1
+    case $answer in
+    "{$newline \"schema\": 1,$newline"*"$newline}") ;;
+    *) die 1 "the record $1 is damaged" "look at the file" ;;
+    esac
+}
+
+# Replaces a file at once: under another name, then renamed.
+write_file() { # PATH TEXT [MODE]
+    local temporary=$1.$$.${this_job:-0}.tmp
+    if { printf '%s' "$2" >"$temporary"; } 2>/dev/null &&
+        { [ -z "${3-}" ] || chmod "$3" "$temporary"; } &&
+        { mv -f -- "$temporary" "$1" || mv -f -- "$temporary" "$1"; } 2>/dev/null; then
+        return 0
+    fi
+    rm -f -- "$temporary"
+    return 1
+}
+
+# --- The plan's rows ------------------------------------------------------------------------
+
+# Sets `value` to a placeholder's value; fails when it is not known (an item in a dry run).
+lookup() { # NAME
+    local place
+    case $1 in
+    item)
+        value=$item
+        return $((!item_known))
+        ;;
+    RUN_ID) value=$run_id && return ;;
+    RUN_DIR) value=$run_dir && return ;;
+    REPO_ROOT) value=$root && return ;;
+    esac
+    for ((place = 0; place < ${#variable_name[@]}; place++)); do
+        if [ "${variable_name[place]}" = "$1" ]; then
+            value=${variable_value[place]}
+            return
+        fi
+    done
+    return 1
+}
+
+# Answers a text of the plan with its placeholders replaced, each for the place it stands in.
+fill() { # TEXT
+    local rest=${text[$1]} made='' word kind='' char
+    if [ -z "${mark[$1]-}" ]; then
+        answer=$rest
+        return
+    fi
+    for word in ${mark[$1]}; do
+        if [ -z "$kind" ]; then
+            kind=$word
+            continue
+        fi
+        made+=${rest%%"{$word}"*}
+        rest=${rest#*"{$word}"}
+        if [ "$kind" = keep ] || ! lookup "$word"; then
+            value="{$word}"
+            kind=raw
+        fi
+        case $kind in
+        slug) [ "$word" != item ] || value=$item_slug ;;
+        word) value="'${value//\'/$quote_in_quotes}'" ;;
+        single) value=${value//\'/$quote_in_quotes} ;;
+        double)
+            for char in "$backslash" '"' '$' '`'; do
+                value=${value//"$char"/$backslash$char}
+            done
+            ;;
+        esac
+        made+=$value
+        kind=''
+    done
+    answer=$made$rest
+}
+
+# Sets c_name, c_kind, c_words, c_when, c_ms, c_limit, c_artifact, c_check.
+take_command() { # COMMAND
+    # shellcheck disable=SC2086 # words without blanks
+    set -- ${command[$1]}
+    c_name=$1 c_kind=$2 c_words=$3 c_when=$4 c_ms=$5 c_limit=$6 c_artifact=$7 c_check=$8
+}
+
+# Sets a_cli and so on.
+take_agent() { # AGENT
+    # shellcheck disable=SC2086 # words without blanks
+    set -- ${agent[$1]}
+    a_cli=$1 a_work_dir_arg=$2 a_args=$3 a_prompt_mode=$4 a_prompt_arg=$5 a_log_name=$6 a_ms=$7
+    a_limit=$8 a_env=$9
+    a_commit_leftovers=${10} a_allow_no_change=${11}
+}
+
+# Sets t_name and so on.
+take_row() { # TASK
+    # shellcheck disable=SC2086 # words without blanks
+    set -- ${task[$1]}
+    t_name=$1 t_prompt=$2 t_branch=$3 t_base=$4 t_owns=$5 t_depends=$6 t_when=$7 t_each=$8
+    t_setup=$9
+    t_verify=${10} t_agent=${11} t_changelog=${12} t_estimate=${13}
+}
+
+# Answers the members of a list as words.
+listed() { # LIST
+    answer=''
+    [ "$1" = - ] || answer=${1//,/ }
+}
+
+# Sets `argv`.
+command_argv() { # COMMAND
+    local word
+    take_command "$1"
+    argv=()
+    [ "$c_kind" = argv ] || argv=(bash -c)
+    listed "$c_words"
+    for word in $answer; do
+        fill "$word"
+        argv+=("$answer")
+    done
+}
+
+# Answers a command in clear text.
+command_clear() { # COMMAND
+    local word made=''
+    take_command "$1"
+    listed "$c_words"
+    for word in $answer; do
+        fill "$word"
+        [ "$c_kind" = shell ] || quote_word "$answer"
+        made+="${made:+ }$answer"
+    done
+    answer=$made
+}
+
+# Makes a task of the run the one whose values count.
+use_task() { # NUMBER
+    take_row "${x_row[$1]}"
+    take_agent "$t_agent"
+    item=${x_item[$1]} item_known=${x_has_item[$1]} item_slug=${x_slug[$1]}
+}
+
+use_no_task() {
+    item='' item_known=0 item_slug=''
+}
+
+# Sets `argv` to a task's agent.
+agent_argv() { # NUMBER PROMPT PROMPT_FILE
+    local word
+    use_task "$1"
+    fill "$a_cli"
+    case $answer in
+    /*) ;;
+    */*) answer=$root/$answer ;;
+    esac
+    argv=("$answer")
+    listed "$a_args"
+    for word in $answer; do
+        fill "$word"
+        argv+=("$answer")
+    done
+    fill "$a_work_dir_arg"
+    [ -z "$answer" ] || with_flag "$answer" "${x_worktree[$1]}"
+    fill "$a_prompt_arg"
+    case $a_prompt_mode in
+    argument) with_flag "$answer" "$2" ;;
+    file) with_flag "$answer" "$3" ;;
+    esac
+}
+
+# Adds a flag and its value to `argv`; one that ends in `=` is joined with it.
+with_flag() { # FLAG VALUE
+    case $1 in
+    '') argv+=("$2") ;;
+    *=) argv+=("$1$2") ;;
+    *) argv+=("$1" "$2") ;;
+    esac
+}
+
+# --- Processes ------------------------------------------------------------------------------
+
+git_plain() {
+    git -c core.fsmonitor=false -c gc.auto=0 -c maintenance.auto=false -c core.hooksPath=/dev/null \
+        "$@" 3>&- 4>&- 5>&- </dev/null
+}
+
+# Fills p_pid, p_parent, p_group and p_start with all processes but zombies; `marked` are the
+# pids, each with blanks around it, of those whose environment holds the mark.
+list_processes() { # MARK exact|prefix
+    local file line rest
+    p_pid=() p_parent=() p_group=() p_start=()
+    marked=' '
+    if [ ! -r /proc/self/stat ]; then
+        list_by_ps "$@"
+        return
+    fi
+    set +f
+    {
+        for file in /proc/[0-9]*/stat; do
+            IFS= read -r -d '' line <"$file"
+            # proc(5): after the command 1 state, 2 parent, 3 group, 20 start.
+            # shellcheck disable=SC2086 # words
+            set -- "$1" "$2" ${line##*") "}
+            case ${3-Z} in Z | X) continue ;; esac
+            file=${file#/proc/}
+            p_pid+=("${file%/stat}")
+            p_parent+=("$4")
+            p_group+=("$5")
+            p_start+=("${22}")
+        done
+        line=-F
+        [ "$2" = prefix ] || line=-xF
+        rest=$(grep -lz "$line" -e "$1" /proc/[0-9]*/environ)
+    } 2>/dev/null
+    set -f
+    for file in $rest; do
+        file=${file#/proc/}
+        marked+="${file%/environ} "
+    done
+}
+
+list_by_ps() { # MARK exact|prefix
+    local line after=' '
+    [ "$2" = exact ] || after=''
+    local IFS=$newline
+    for line in $(ps axeww -o pid=,ppid=,pgid=,stat=,lstart=,command=); do
+        local IFS=' '
+        # shellcheck disable=SC2086 # words
+        set -- "$1" "$2" $line
+        case $6 in Z*) continue ;; esac
+        p_pid+=("$3")
+        p_parent+=("$4")
+        p_group+=("$5")
+        p_start+=("$7-$8-$9-${10}-${11}")
+        case "$line " in *" $1$after"*) marked+="$3 " ;; esac
+    done
+}
+
+# Sets `alive` to the living processes of a tree, each as pid:start; `known` are those seen before.
+members() { # MARK exact|prefix ROOT...
+    local kind=$2 place inside=' ' grew=1 roots
+    list_processes "$1" "$kind"
+    shift 2
+    roots=" $* "
+    alive=''
+    while ((grew)); do
+        grew=0
+        for ((place = 0; place < ${#p_pid[@]}; place++)); do
+            case $inside in *" ${p_pid[place]} "*) continue ;; esac
+            case "$roots$marked" in
+            *" ${p_pid[place]} "*) ;;
+            *)
+                case $roots in
+                *" ${p_group[place]} "*) ;;
+                *)
+                    case $inside in
+                    *" ${p_parent[place]} "*) ;;
+                    *)
+                        case $known in
+                        *" ${p_pid[place]}:${p_start[place]} "*) ;;
+                        *) continue ;;
+                        esac
+                        ;;
+                    esac
+                    ;;
+                esac
+                ;;
+            esac
+            [ "${p_pid[place]}" != "$$" ] || continue
+            inside+="${p_pid[place]} "
+            grew=1
+            case $known in
+            *" ${p_pid[place]}:${p_start[place]} "*) ;;
+            *) known+="${p_pid[place]}:${p_start[place]} " ;;
+            esac
+            case $spared in
+            *" ${p_pid[place]} "*) ;;
+            *) alive+="${p_pid[place]}:${p_start[place]} " ;;
+            esac
+        done
+    done
+}
+
+# Ends processes: those in the groups of the roots, their descendants, all that carry the mark.
+# TERM, KILL after a grace, then checked; answers the pids that are still alive.
+end_tree() { # MARK exact|prefix ROOT...
+    local known=' ' signalled signal patience until quiet one
+    for signal in TERM KILL; do
+        patience=3000000
+        [ "$signal" = TERM ] || patience=2000000
+        clock
+        until=$((now + patience))
+        signalled=' ' quiet=0
+        while ((quiet < 2 && now < until)); do
+            members "$@"
+            quiet=$((quiet + 1))
+            # One in the middle of an exec shows no environment: look twice.
+            for one in $alive; do
+                quiet=0
+                case $signalled in *" $one "*) continue ;; esac
+                signalled+="$one "
+                kill "-$signal" "${one%:*}" 2>/dev/null
+            done
+            ((quiet == 2)) || sleep 0.02
+            clock
+        done
+        if ((quiet == 2)); then
+            answer=''
+            return 0
+        fi
+    done
+    members "$@"
+    answer=''
+    for one in $alive; do answer+="${answer:+, }${one%:*}"; done
+    [ -z "$answer" ]
+}
+spared=' '
+
+# Runs a program to its end; then nothing that it started in its group is left. Sets `outcome`
+# (passed, failed, timed-out, lost) and `code`; why it was lost stands in `why`. Only for jobs.
+run_program() { # MILLISECONDS MARK FOLDER STDIN LOG WORD...
+    local ms=$1 mark=AGENT_WORKERS_RUN=$2 folder=$3 source=$4 log=$5 pid
+    shift 5
+    outcome=lost code='' why=''
+    kill -0 "$$" 2>/dev/null || exit 1
+    if ! { : >>"$log"; } 2>/dev/null; then
+        why="cannot write $log"
+        return
+    fi
+    if [ ! -d "$folder" ]; then
+        why="cannot run '$1': the folder $folder is not there"
+        return
+    fi
+    alarmed=0
+    clock
+    tell "deadline|$this_job|$((now + ms * 1000))"
+    local until=$((now + ms * 1000))
+    set -m
+    (become "$@") &
+    pid=$!
+    set +m
+    outcome=''
+    while :; do
+        wait "$pid"
+        code=$?
+        ((alarmed)) || break
+        alarmed=0
+        clock
+        if ((now >= until)) && kill -0 "$pid"; then
+            outcome=timed-out
+            code=''
+            break
+        fi
+    done
+    if [ -n "$outcome" ] || kill -0 -- "-$pid"; then
+        if ! end_tree "$mark" exact "$pid"; then
+            outcome=lost code=''
+            why="could not end the processes $answer"
+            return
+        fi
+    fi
+    [ -z "$outcome" ] || return
+    outcome=passed
+    ((code == 0)) || outcome=failed
+    if ((code == 126 || code == 127)) && ! is_program "$folder" "$1"; then
+        outcome=lost code=''
+        why="cannot run '$1': no such program"
+    fi
+}
+
+# Whether a program is there.
+is_program() { # FOLDER WORD
+    case $2 in
+    /*) [ -f "$2" ] && [ -x "$2" ] ;;
+    */*) [ -f "$1/$2" ] && [ -x "$1/$2" ] ;;
+    *) type -P "$2" >/dev/null ;;
+    esac
+}
+
+# Becomes a program in the environment that the caller gave; see run_program.
+become() { # WORD...
+    trap - INT TERM HUP USR1
+    # In a group that the terminal does not know, using it would stop the program for good.
+    trap '' TTIN TTOU
+    exec 3>&- 4>&- 5>&-
+    if [ -n "$caller_locale" ]; then export LC_ALL=$caller_locale; else unset LC_ALL; fi
+    exec <"$source" >>"$log" 2>&1 || exit 126
+    umask "$caller_umask"
+    cd -- "$folder" || exit 126
+    export "${mark?}"
+    # `env` would take a program with "=" in its name for a variable.
+    case $1 in *=*) set -- sh -c 'exec "$@"' sh "$@" ;; esac
+    if ((${#caller_words[@]} + ${#agent_words[@]})); then
+        set -- env ${caller_words[@]+"${caller_words[@]}"} \
+            ${agent_words[@]+"${agent_words[@]}"} "$@"
+    fi
+    exec "$@"
+}
+agent_words=()
+
+# --- Jobs -----------------------------------------------------------------------------------
+
+# Opens the pipe through which jobs report, and catches signals.
+start_jobs() { # FOLDER
+    local pipe=$1/.pipe.$$
+    live_jobs='' last_job=0 interrupted='' trouble='' dirty=0 last_tick=0
+    job_pid=() job_deadline=() job_task=()
+    if ! mkfifo -- "$pipe" || ! exec 3<>"$pipe"; then
+        die 1 "cannot make $pipe" "free space, then go on with RESUME=1"
+    fi
+    rm -f -- "$pipe"
+    trap 'interrupted=${interrupted:-INT}' INT
+    trap 'interrupted=${interrupted:-TERM}' TERM
+    # A HUP that was ignored at the start stays ignored (nohup).
+    trap 'interrupted=${interrupted:-HUP}' HUP
+}
+
+# Starts a job; `last_job` is its number.
+start_job() { # TASK|- FUNCTION WORD...
+    last_job=$((last_job + 1))
+    job_deadline[last_job]=0
+    job_task[last_job]=$1
+    live_jobs+="${live_jobs:+ }$last_job"
+    shift
+    set -m
+    be_job "$@" &
+    job_pid[last_job]=$!
+    set +m
+}
+
+be_job() { # FUNCTION WORD...
+    this_job=$last_job alarmed=0 my_claims=()
+    trap 'alarmed=1' USR1
+    trap - INT TERM HUP
+    exec 4>&- </dev/null 2>>"${LOOP_DEBUG:-/dev/null}"
+    "$@"
+}
+
+# Reports to the coordinator, in one write: fields with "|" between them. Only for jobs.
+tell() { # LINE
+    printf '%s\n' "${1//"$newline"/ }" >&3
+}
+
+# One turn of the coordinator: a report is taken, or a second passes.
+turn() {
+    local line wait=1
+    ((BASH_VERSINFO[0] < 4)) || wait=$tick
+    if [ -z "$interrupted" ] && IFS= read -r -t "$wait" -u 3 line; then
+        take_report "$line"
+        # With `read -t 0` one look for all that was reported meanwhile; not in bash 3.
+        while ((BASH_VERSINFO[0] >= 4)) && read -r -t 0 -u 3 && IFS= read -r -u 3 line; do
+            take_report "$line"
+        done
+    fi
+    if [ -n "$interrupted" ]; then
+        stop_jobs
+        return
+    fi
+    clock
+    ((now - last_tick < 200000 && now >= last_tick)) || look_at_jobs
+    ((!dirty)) || save_manifest
+}
+tick=1
+
+# Ends what has had its time, notices jobs that died, shows progress.
+look_at_jobs() {
+    local job line
+    last_tick=$now
+    tick=1
+    for job in $live_jobs; do
+        if ((job_deadline[job] > 0)); then
+            if ((now >= job_deadline[job])); then
+                kill -USR1 "${job_pid[job]}" 2>/dev/null
+            elif ((job_deadline[job] - now < 1000000)); then
+                seconds_between "$now" $((job_deadline[job] + 20000))
+                tick=$answer
+            fi
+        fi
+        if ! kill -0 "${job_pid[job]}" 2>/dev/null; then
+            # Its last words may still be in the pipe.
+            while IFS= read -r -t 1 -u 3 line; do take_report "$line"; done
+            case " $live_jobs " in
+            *" $job "*) job_over "$job" lost ;;
+            esac
+        fi
+    done
+    show_progress
+}
+
+take_report() { # LINE
+    local kind job rest
+    IFS='|' read -r kind job rest <<<"$1"
+    case $kind in
+    deadline)
+        job_deadline[job]=$rest
+        clock
+        if ((rest - now < 1000000)); then
+            seconds_between "$now" $((rest + 20000))
+            tick=$answer
+        fi
+        ;;
+    event) ((!whole)) || put_event "$rest" ;;
+    say)
+        say "${rest%%|*}" "${rest#*|}"
+        ;;
+    record)
+        read_result "${job_task[job]}"
+        dirty=1
+        ;;
+    step) step_report=$rest ;;
+    over) job_over "$job" "$rest" ;;
+    esac
+}
+
+job_over() { # JOB HOW
+    local job made=''
+    for job in $live_jobs; do
+        [ "$job" = "$1" ] || made+="${made:+ }$job"
+    done
+    live_jobs=$made
+    wait "${job_pid[$1]}" 2>/dev/null
+    job_deadline[$1]=0
+    over_how=$2
+    [ "${job_task[$1]}" = - ] || task_over "${job_task[$1]}" "$2"
+}
+
+# Ends all jobs with everything that they started.
+stop_jobs() {
+    local job line
+    spared=' '
+    for job in $live_jobs; do
+        # As long as they are there they are the parents of what they started.
+        kill -STOP "${job_pid[job]}" 2>/dev/null
+        spared+="${job_pid[job]} "
+    done
+    # shellcheck disable=SC2086 # pids
+    if [ -n "$live_jobs" ] && ! end_tree "AGENT_WORKERS_RUN=$run_dir/" prefix $spared; then
+        put_error "could not end the processes $answer"
+    fi
+    spared=' '
+    {
+        for job in $live_jobs; do
+            kill -KILL "${job_pid[job]}"
+            wait "${job_pid[job]}"
+        done
+    } 2>/dev/null
+    while ((BASH_VERSINFO[0] >= 4)) && read -r -t 0 -u 3 && IFS= read -r -t 1 -u 3 line; do
+        case $line in event* | step*) take_report "$line" ;; esac
+    done
+    for job in $live_jobs; do
+        [ "${job_task[job]}" = - ] || task_interrupted "${job_task[job]}" interrupted
+    done
+    live_jobs=''
+    over_how=interrupted
+}
+
+# Runs a job to its end; `over_how` says how it ended.
+run_job() { # FUNCTION WORD...
+    over_how=interrupted step_report=''
+    [ -z "$interrupted" ] || return
+    start_job - "$@"
+    while [ -n "$live_jobs" ]; do turn; done
+}
+
+# --- Events ---------------------------------------------------------------------------------
+
+# Appends an event to the log of the whole run; the number is put in here.
+put_event() { # EVENT
+    sequence=$((sequence + 1))
+    { printf '{"schema": 1, "seq": %d, %s\n' "$sequence" "$1" >&4; } 2>/dev/null ||
+        records_failed "$run_dir/events.jsonl"
+}
+
+# Answers an event but for its number.
+make_event() { # WORD PHASE TASK|- NAME|- DATA
+    local who=null name=null
+    [ "$3" = - ] || who="\"$3\""
+    [ "$4" = - ] || name="\"$4\""
+    clock
+    at "$now"
+    answer="\"at\": \"$answer\", \"event\": \"$1\", \"task\": $who, \"phase\": \"$2\", \"name\": $name, \"data\": ${5:-{\}}}"
+}
+
+# An event of the whole run.
+run_event() { # WORD PHASE NAME|- DATA
+    make_event "$1" "$2" - "$3" "${4-}"
+    put_event "$answer"
+}
+
+# An event of a task, or of a step of the gate. Only for jobs.
+job_event() { # WORD PHASE NAME|- DATA
+    make_event "$1" "$2" "$this_task" "$3" "${4-}"
+    if [ "$this_task" != - ]; then
+        sequence=$((sequence + 1))
+        printf '{"schema": 1, "seq": %d, %s\n' "$sequence" "$answer" >&5
+    fi
+    # A report has to fit into one write to a pipe.
+    ((${#answer} < 3900)) || make_event "$1" "$2" "$this_task" "$3" '{}'
+    tell "event|$this_job|$answer"
+}
+this_task=-
+
+# Opens the log of events of the whole run; a line that a killed writer left torn is closed off.
+open_events() {
+    local line last=''
+    sequence=0
+    if [ -s "$run_dir/events.jsonl" ]; then
+        while IFS= read -r line || [ -n "$line" ]; do
+            sequence=$((sequence + 1))
+            last=$line
+        done <"$run_dir/events.jsonl"
+    fi
+    exec 4>>"$run_dir/events.jsonl" || die 1 "cannot write $run_dir/events.jsonl"
+    case $last in '' | *\}) ;; *) printf '\n' >&4 ;; esac
+}
+
+# --- Claims ---------------------------------------------------------------------------------
+
+# Answers when a process was started, in words that no other process with this pid repeats.
+process_start() { # PID
+    local line boot
+    answer=''
+    if [ -r /proc/self/stat ]; then
+        IFS= read -r -d '' line 2>/dev/null <"/proc/$1/stat" || [ -n "${line-}" ] || return 0
+        # shellcheck disable=SC2086 # words
+        set -- ${line##*") "}
+        case ${1-Z} in Z | X) return ;; esac
+        IFS= read -r boot </proc/sys/kernel/random/boot_id
+        answer="$boot ${20}"
+        return
+    fi
+    # shellcheck disable=SC2046 # words
+    set -- $(ps -o lstart= -p "$1")
+    answer=$*
+}
+
+# Claims runs and branches for this process; fails when another has one of them, and `rival`
+# says who. A claim is written, then all others are looked at; it holds when none is older or
+# held. Claims of processes that are gone do not count.
+claim() { # THING...
+    local folder=$common/agent-workers/locks/runs token lines thing until
+    [ -d "$folder" ] || mkdir -p -- "$folder" || die 1 "cannot make $folder"
+    token=$my_pid-$RANDOM$RANDOM$RANDOM
+    process_start "$my_pid"
+    lines="host $host${newline}pid $my_pid${newline}started $answer$newline"
+    for thing; do lines+="claim $thing$newline"; done
+    write_file "$folder/$token.claiming" "$lines" || die 1 "cannot write to $folder"
+    my_claims+=("$folder/$token.claiming")
+    clock
+    until=$((now + 5000000))
+    while :; do
+        if find_rival "$folder" "$@"; then
+            rival="another runner (process $rival_pid) works on the $rival_thing"
+            if [ "${rival_name%.held}" != "$rival_name" ] ||
+                [[ $rival_name < "$token.claiming" ]] || ((now > until)); then
+                rm -f -- "$folder/$token.claiming"
+                return 1
+            fi
+            sleep 0.02
+            clock
+            continue
+        fi
+        mv -f -- "$folder/$token.claiming" "$folder/$token.held" ||
+            die 1 "cannot write to $folder"
+        my_claims[${#my_claims[@]}-1]=$folder/$token.held
+        return 0
+    done
+}
+my_claims=()
+my_pid=$$
+
+# Finds a living claim on one of the things: held ones first, then by name.
+find_rival() { # FOLDER THING...
+    local folder=$1 wanted=$newline kind file line rival_host started
+    shift
+    for line; do wanted+=$line$newline; done
+    for kind in held claiming; do
+        set +f
+        set -- "$folder"/*."$kind"
+        set -f
+        for file; do
+            rival_host='' rival_pid='' started='' rival_thing=''
+            [ -f "$file" ] || continue
+            while IFS= read -r line; do
+                case $line in
+                "host "*) rival_host=${line#host } ;;
+                "pid "*) rival_pid=${line#pid } ;;
+                "started "*) started=${line#started } ;;
+                "claim "*)
+                    case $wanted in *"$newline${line#claim }$newline"*) rival_thing=${line#claim } ;; esac
+                    ;;
+                esac
+            done 2>/dev/null <"$file"
+            [ -n "$rival_thing" ] && [ -n "$rival_pid" ] || continue
+            rival_name=${file##*/}
+            if [ "$rival_host" = "$host" ]; then
+                [ "$rival_pid" != "$my_pid" ] || continue
+                process_start "$rival_pid"
+                if [ "$answer" != "$started" ]; then
+                    rm -f -- "$file"
+                    continue
+                fi
+            fi
+            return 0
+        done
+    done
+    return 1
+}
+
+must_claim() { # THING...
+    claim "$@" || die 11 "$rival" "wait for it to end"
+}
+
+free_claims() {
+    ((!${#my_claims[@]})) || rm -f -- "${my_claims[@]}"
+    my_claims=()
+}
+
+# Holds the repository's lock for `git worktree add` on descriptor 9, or by a claim where there is
+# no flock program. Only for jobs.
+hold_worktrees() {
+    local folder=$common/agent-workers/locks until
+    if type -P flock >/dev/null; then
+        { exec 9>>"$folder/repository.lock"; } 2>/dev/null && flock -w 120 9
+        return
+    fi
+    my_pid=$(exec sh -c 'echo "$PPID"')
+    clock
+    until=$((now + 120000000))
+    while ! claim "worktrees of this repository"; do
+        clock
+        ((now < until)) || return 1
+        sleep 0.05
+    done
+}
+
+free_worktrees() {
+    { exec 9>&-; } 2>/dev/null
+    free_claims
+}
+
+# --- Conditions and steps -------------------------------------------------------------------
+
+# Decides a condition: `verdict` is 0 (holds), 1 (does not), 2 (could not be decided: `why`).
+# Commands run as `place_folder` and `place_mark` say and write to `place_log`. Only for jobs.
+decide() { # CONDITION
+    local kind part
+    # shellcheck disable=SC2086 # words without blanks
+    set -- ${condition[$1]}
+    kind=$1
+    shift
+    case $kind in
+    command)
+        command_argv "$1"
+        run_program "$c_ms" "$place_mark" "$place_folder" /dev/null "$place_log" "${argv[@]}"
+        verdict=2
+        case $outcome in
+        passed) verdict=0 ;;
+        failed) ((code > 125)) || verdict=1 ;;
+        esac
+        if ((verdict == 2)); then
+            case $outcome in
+            timed-out) why='it timed out' ;;
+            failed) why="exit code $code" ;;
+            esac
+            why="its condition could not be decided: $why"
+        fi
+        ;;
+    all | any)
+        verdict=0
+        [ "$kind" = all ] || verdict=1
+        for part; do
+            decide "$part"
+            ((verdict != 2)) || return 0
+            [ "$kind$verdict" != all1 ] && [ "$kind$verdict" != any0 ] || return 0
+        done
+        ;;
+    not)
+        decide "$1"
+        ((verdict == 2)) || verdict=$((1 - verdict))
+        ;;
+    backup)
+        verdict=1
+        case " $passed_backups " in *" $1 "*) verdict=0 ;; esac
+        ;;
+    *) plain_verdict "$kind" "$@" ;;
+    esac
+}
+
+# Decides a condition on the environment or on a path.
+plain_verdict() { # KIND WORD [TEXT]
+    verdict=1
+    if [ "$1" = path ]; then
+        fill "$2"
+        absolute "$answer" "$root"
+        [ ! -e "$answer" ] || verdict=0
+        return 0
+    fi
+    caller_value "$2"
+    if (($# == 2)); then
+        [ -z "$value" ] || verdict=0
+    else
+        fill_keeping_value "$3"
+        [ "$value" != "$answer" ] || verdict=0
+    fi
+}
+
+fill_keeping_value() { # TEXT
+    local value
+    fill "$1"
+}
+
+# Sets `value` to a variable as the caller exported it, empty when there is none.
+caller_value() { # NAME
+    local word
+    value=''
+    case $1 in
+    DRY_RUN) value=$dry_run ;;
+    RUN_ID) value=$given_run_id ;;
+    LOG_ROOT) value=$log_root ;;
+    MAX_PARALLEL) value=$given_max_parallel ;;
+    ONLY) value=$only ;;
+    RESUME) value=$resume ;;
+    RERUN) value=$rerun ;;
+    LC_ALL) value=$caller_locale ;;
+    *[A-Z]*)
+        case $'\n'$exported$'\n' in *$'\n'"$1"$'\n'*) value=${!1} ;; esac
+        ;;
+    *)
+        for word in ${caller_words[@]+"${caller_words[@]}"}; do
+            [ "${word%%=*}" != "$1" ] || value=${word#*=}
+        done
+        ;;
+    esac
+}
+
+# Answers the record of a step. A reason, an exit code and a log may be empty.
+step_json() { # NAME COMMAND_TEXT STATUS CODE SECONDS LOG REASON [ARTIFACT]
+    local made
+    json_string "$1"
+    made="{$newline \"name\": $answer,"
+    json_string "$2"
+    made+="$newline \"command\": $answer,$newline \"status\": \"$3\",$newline \"exit_code\": ${4:-null},"
+    json_optional "$6"
+    made+="$newline \"seconds\": ${5:-0},$newline \"log\": $answer,"
+    json_optional "$7"
+    made+="$newline \"reason\": $answer${8:+,$newline \"artifact\": $8}$newline}"
+    answer=$made
+}
+
+# Runs one command of the plan. Sets s_status, s_code, s_seconds, s_log, s_reason, and for a
+# backup s_artifact (size and digest). Only for jobs.
+run_step() { # COMMAND PHASE MARK FOLDER LOG [DATE_OF_FILE]
+    local id=$1 phase=$2 log=$5 stamp=${6-} began name when ms limit artifact check word
+    take_command "$id"
+    name=$c_name when=$c_when ms=$c_ms limit=$c_limit artifact=$c_artifact check=$c_check
+    place_mark=$3 place_folder=$4 place_log=$log
+    s_status=running s_code='' s_log='' s_reason='' s_artifact=''
+    clock
+    began=$now
+    job_event started "$phase" "$name"
+    verdict=0
+    [ "$when" = - ] || decide "$when"
+    case $verdict in
+    1) s_status=skipped s_reason='its condition does not hold' ;;
+    2) s_status=failed s_reason=$why ;;
+    0)
+        s_log=${log#"$run_dir/"}
+        command_argv "$id"
+        run_program "$ms" "$place_mark" "$place_folder" /dev/null "$log" "${argv[@]}"
+        s_status=$outcome s_code=$code
+        case $outcome in
+        failed) s_reason="exit code $code" ;;
+        timed-out) s_reason="timed out after $limit s" ;;
+        lost) s_status=failed s_reason=$why ;;
+        passed)
+            [ "$artifact" = - ] || prove_artifact "$artifact" "$stamp"
+            [ "$check" = - ] || [ "$s_status" != passed ] || prove_check "$check" "${log%.log}-check.log"
+            ;;
+        esac
+        ;;
+    esac
+    clock
+    seconds_between "$began" "$now"
+    s_seconds=$answer
+    word=exited
+    case $s_status in timed-out) word=timed_out ;; skipped) word=cancelled ;; esac
+    job_event "$word" "$phase" "$name" \
+        "{\"status\": \"$s_status\", \"exit_code\": ${s_code:-null}, \"seconds\": $s_seconds}"
+}
+
+# Demands a backup's artifact.
+prove_artifact() { # TEXT DATE_OF_FILE
+    local path size
+    fill "$1"
+    path=$answer
+    [ "${path:0:1}" = / ] || path=$root/$path
+    s_status=failed
+    if [ ! -e "$path" ]; then
+        s_reason="its artifact $path is missing"
+    elif [ ! -f "$path" ]; then
+        s_reason="its artifact $path is not a file"
+    elif [ ! -s "$path" ]; then
+        s_reason="its artifact $path is empty"
+    elif [ "$2" -nt "$path" ]; then
+        s_reason="its artifact $path is older than the start of the run"
+    elif ! hash_files "$path" || ! size=$(wc -c <"$path"); then
+        s_reason="its artifact $path cannot be read"
+    else
+        s_artifact="$((size)) ${digests%%"$newline"*}"
+        s_status=passed
+    fi
+}
+
+# Sets `digests` to the SHA-256 of files, one a line.
+hash_files() { # PATH...
+    local line out
+    if type -P sha256sum >/dev/null; then
+        out=$(sha256sum -- "$@") || return 1
+    else
+        out=$(shasum -a 256 -- "$@") || return 1
+    fi
+    digests=''
+    local IFS=$newline
+    for line in $out; do
+        line=${line#"$backslash"}
+        digests+="${line%% *}$newline"
+    done
+}
+
+prove_check() { # COMMAND LOG
+    command_argv "$1"
+    run_program "$c_ms" "$place_mark" "$place_folder" /dev/null "$2" "${argv[@]}"
+    [ "$outcome" != passed ] || return 0
+    s_status=failed
+    case $outcome in
+    timed-out) s_reason='its check failed: timed out' ;;
+    failed) s_reason="its check failed: exit code $code" ;;
+    *) s_reason="its check failed: $why" ;;
+    esac
+}
+
+# Marks in a log that it was begun again.
+mark_log() { # LOG
+    [ -e "$1" ] || return 0
+    clock
+    at "$now"
+    { printf -- '--- %s again\n' "$answer" >>"$1"; } 2>/dev/null
+}
+
+# The job of a step of the gate or after the tasks.
+step_job() { # COMMAND PHASE FOLDER_NAME
+    take_command "$1"
+    local log=$run_dir/$3/$c_name.log
+    mark_log "$log"
+    run_step "$1" "$2" "$run_dir/$3" "$root" "$log" "$run_dir/.started"
+    tell "step|$this_job|$s_status|$s_code|$s_seconds|$s_log|$s_artifact|${s_reason:0:3000}"
+    tell "over|$this_job|done"
+}
+
+# Runs commands in order, and keeps the records of their steps in h_json, h_name, h_status; those
+# of a list whose step has passed already stay. Fails at the first that does not pass, with `why`.
+run_list() { # LIST PHASE FOLDER_NAME SAVE
+    local place=0 id name status code seconds log artifact reason path clear
+    listed "$1"
+    for id in $answer; do
+        if [ "${h_status[place]}" != passed ] || [ "$2" != postflight ]; then
+            command_clear "$id"
+            clear=$answer name=$c_name
+            [ -d "$run_dir/$3" ] || mkdir -p -- "$run_dir/$3" || records_failed "$run_dir/$3"
+            say "$3 $name" started
+            step_json "$name" "$clear" running '' 0 '' ''
+            h_json[place]=$answer
+            h_status[place]=running
+            "$4"
+            run_job step_job "$id" "$2" "$3"
+            if [ "$over_how" = interrupted ]; then
+                step_report='interrupted|||||interrupted'
+            elif [ -z "$step_report" ]; then
+                step_report='failed|||||its process was killed'
+            fi
+            IFS='|' read -r status code seconds log artifact reason <<<"$step_report"
+            if [ -n "$artifact" ]; then
+                take_command "$id"
+                fill "$c_artifact"
+                path=$answer
+                [ "${path:0:1}" = / ] || path=$root/$path
+                json_string "$path"
+                artifact="{$newline  \"path\": $answer,$newline  \"size\": ${artifact% *},$newline  \"sha256\": \"${artifact#* }\"$newline }"
+            elif [ "$2" = backup ]; then
+                take_command "$id"
+                [ "$c_artifact" = - ] || artifact=null
+            fi
+            step_json "$name" "$clear" "$status" "$code" "$seconds" "$log" "$reason" "$artifact"
+            h_json[place]=$answer
+            h_status[place]=$status
+            "$4"
+            say "$3 $name" "$status" "$reason"
+            case $status in
+            passed | skipped) ;;
+            *)
+                why="$2 $name: ${reason:-$status}"
+                return 1
+                ;;
+            esac
+        fi
+        place=$((place + 1))
+    done
+}
+
+# Fills h_json, h_name and h_status with steps that have not run.
+new_list() { # LIST
+    local id
+    h_json=() h_name=() h_status=()
+    listed "$1"
+    for id in $answer; do
+        command_clear "$id"
+        h_name+=("$c_name")
+        step_json "$c_name" "$answer" not-started '' 0 '' ''
+        h_json+=("$answer")
+        h_status+=(not-started)
+    done
+}
+
+# Fills h_json, h_name and h_status from a list of steps in a record.
+read_list() { # RECORD KEY
+    local line one='' IFS=$newline
+    h_json=() h_name=() h_status=()
+    json_raw "$1" "$2" || return 0
+    for line in $answer; do
+        case $line in
+        '[]' | '[' | ' ]') ;;
+        '  {') one='{' ;;
+        '  }' | '  },')
+            one+="$newline}"
+            h_json+=("$one")
+            json_get "$one" name
+            h_name+=("$answer")
+            json_get "$one" status
+            h_status+=("$answer")
+            ;;
+        *) one+=$newline${line#"  "} ;;
+        esac
+    done
+}
+
+# Turns a step that is said to run into `interrupted`.
+settle_list() {
+    local place
+    for ((place = 0; place < ${#h_json[@]}; place++)); do
+        [ "${h_status[place]}" = running ] || continue
+        h_status[place]=interrupted
+        json_set "${h_json[place]}" status '"interrupted"'
+        json_set "$answer" reason '"the runner was killed"'
+        h_json[place]=$answer
+    done
+}
+
+# --- The run --------------------------------------------------------------------------------
+
+# Takes the runner's own settings out of the environment.
+read_settings() {
+    local place name
+    dry_run=${DRY_RUN-} given_run_id=${RUN_ID-} log_root=${LOG_ROOT-} only=${ONLY-}
+    given_max_parallel=${MAX_PARALLEL-} resume=${RESUME-} rerun=${RERUN-}
+    unset DRY_RUN RUN_ID LOG_ROOT MAX_PARALLEL ONLY RESUME RERUN
+    unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_COMMON_DIR GIT_OBJECT_DIRECTORY
+    unset GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_NAMESPACE GIT_PREFIX GIT_QUARANTINE_PATH
+    unset GIT_INTERNAL_SUPER_PREFIX GIT_SHALLOW_FILE GIT_GRAFT_FILE TMUX TMUX_PANE CDPATH
+    exported=$(compgen -e)
+    case $dry_run in '' | 0) is_dry=0 ;; *) is_dry=1 ;; esac
+    case $resume in '' | 0) is_resumed=0 ;; *) is_resumed=1 ;; esac
+    max_parallel=$plan_max_parallel
+    case $given_max_parallel in
+    '') ;;
+    [!1-9]* | *[!0-9]* | ?????*)
+        die 2 "MAX_PARALLEL is '$given_max_parallel'" "give a number from 1 to 9999"
+        ;;
+    *) max_parallel=$given_max_parallel ;;
+    esac
+    for ((place = 0; place < ${#variable_name[@]}; place++)); do
+        name=PLAN_${variable_name[place]}
+        # A name without capitals in it is still in the environment: PLAN_ has some.
+        [ -z "${!name+set}" ] || variable_value[place]=${!name}
+    done
+}
+
+# Finds the repository and the run's folder.
+locate() {
+    local repo out
+    run_id='' run_dir='' root=''
+    use_no_task
+    fill "$plan_repo"
+    absolute "$answer" "$PWD"
+    repo=$answer
+    type -P git >/dev/null || die 4 "git is not on PATH" "install git 2.39 or newer"
+    if ! out=$(git_plain -C "$repo" rev-parse --path-format=absolute --show-toplevel --git-common-dir 2>&1); then
+        die 4 "'$repo' is no git repository: $out" "run this where the plan's \`repo\` counts from"
+    fi
+    root=${out%"$newline"*} common=${out##*"$newline"}
+    case $given_run_id in
+    '') ;;
+    [!A-Za-z0-9]* | *[!A-Za-z0-9._-]* | *..*)
+        die 2 "RUN_ID is '$given_run_id'" "use up to 100 letters, digits, '.', '_' and '-'"
+        ;;
+    esac
+    ((${#given_run_id} <= 100)) ||
+        die 2 "RUN_ID is '$given_run_id'" "use up to 100 letters, digits, '.', '_' and '-'"
+    if [ -n "$given_run_id" ]; then
+        run_id=$given_run_id
+    elif ((is_dry)); then
+        run_id="$plan_run_name-<time>"
+    else
+        clock
+        at "$now"
+        out=${answer//[:-]/}
+        run_id=$plan_run_name-${out%.*}Z
+    fi
+    runs=$root/.worker-runs
+    if [ -n "$log_root" ]; then
+        absolute "$log_root" "$PWD"
+        runs=$answer
+    fi
+    run_dir=$runs/$run_id
+    fill "$plan_worktree_root"
+    worktree_root=$root.worktrees
+    if [ -n "$answer" ]; then
+        absolute "$answer" "$root"
+        worktree_root=$answer
+    fi
+}
+
+# Gives programs the values of this run.
+export_values() {
+    local place
+    for ((place = 0; place < ${#variable_name[@]}; place++)); do
+        export "PLAN_${variable_name[place]}=${variable_value[place]}"
+    done
+    export RUN_ID=$run_id RUN_DIR=$run_dir REPO_ROOT=$root
+}
+
+# Answers the commit that a name stands for.
+commit_of() { # NAME
+    answer=$(git_plain -C "$root" rev-parse --verify --quiet --end-of-options "$1^{commit}" 2>/dev/null)
+}
+
+# Makes the tasks of the run from those of the plan, one for each item: `items_of` holds what the
+# gate found, a list of lines by the task's place. Fails with `why`.
+expand() {
+    local row lines position other members number after
+    x_row=() x_item=() x_has_item=() x_slug=() x_name=() x_branch=() x_worktree=() x_base=()
+    x_after=() x_chosen=() x_free=()
+    x_status=() x_reason=() x_json=() x_agent_started=() x_files=() x_seconds=() x_head=()
+    group=() is_dynamic=0
+    for ((row = 0; row < ${#task[@]}; row++)); do
+        take_row "$row"
+        group[row]=''
+        case $t_each in
+        -)
+            add_task "$row" 0 '' 0
+            continue
+            ;;
+        items:*)
+            position=0
+            listed "${t_each#items:}"
+            for number in $answer; do
+                position=$((position + 1))
+                add_task "$row" 1 "${text[number]}" "$position"
+            done
+            continue
+            ;;
+        esac
+        is_dynamic=1
+        if ((unknown_as_one)) && [ -z "${items_known[row]-}" ]; then
+            add_task "$row" 0 '' 0
+            continue
+        fi
+        position=0
+        lines=${items_of[row]-}
+        while [ -n "$lines" ]; do
+            position=$((position + 1))
+            add_task "$row" 1 "${lines%%"$newline"*}" "$position"
+            lines=${lines#*"$newline"}
+        done
+    done
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        take_row "${x_row[number]}"
+        after=''
+        listed "$t_depends"
+        for row in $answer; do
+            members=${group[row]}
+            if ((x_has_item[number])); then
+                for other in $members; do
+                    if ((x_has_item[other])) && [ "${x_item[other]}" = "${x_item[number]}" ]; then
+                        members=$other
+                        break
+                    fi
+                done
+            fi
+            after+="${after:+ }$members"
+        done
+        x_after[number]=$after
+    done
+    check_names
+}
+unknown_as_one=0
+items_of=() items_known=()
+
+add_task() { # ROW HAS_ITEM ITEM POSITION
+    local number=${#x_row[@]}
+    x_row[number]=$1 x_has_item[number]=$2 x_item[number]=$3 x_slug[number]=''
+    if (($2)); then
+        slug "$3" "$4"
+        x_slug[number]=$answer
+    fi
+    item=$3 item_known=$2 item_slug=${x_slug[number]}
+    fill "$t_name"
+    x_name[number]=$answer
+    x_worktree[number]=$worktree_root/$answer
+    fill "$t_branch"
+    x_branch[number]=$answer
+    x_base[number]='' x_chosen[number]=1 x_free[number]=0
+    forget_record "$number"
+    group[$1]+="${group[$1]:+ }$number"
+}
+
+forget_record() { # NUMBER
+    x_status[$1]=not-started x_reason[$1]='' x_json[$1]='' x_agent_started[$1]=0 x_files[$1]=0
+    x_seconds[$1]=0 x_head[$1]=''
+}
+
+# Demands names and branches that are valid and differ; those without a placeholder were checked
+# when the plan was rendered. Fails with `why`.
+check_names() {
+    local number twice
+    ((${#mark[@]})) || return 0
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        ((!unknown_as_one || x_has_item[number])) || continue
+        if ! is_name "${x_name[number]}"; then
+            why="'${x_name[number]}' is no name for a task"
+            return 1
+        fi
+        if ! is_branch "${x_branch[number]}"; then
+            why="'${x_branch[number]}' is no name for a branch (task ${x_name[number]})"
+            return 1
+        fi
+    done
+    ((${#x_row[@]} > 1)) || return 0
+    twice=$(printf '%s\n' "${x_name[@]}" | tr '[:upper:]' '[:lower:]' | sort | uniq -d)
+    if [ -n "$twice" ]; then
+        why="two tasks have the name '${twice%%"$newline"*}'"
+        return 1
+    fi
+    twice=$(printf '%s\n' "${x_branch[@]}" | tr '[:upper:]' '[:lower:]' | sort | uniq -d)
+    if [ -n "$twice" ]; then
+        why="two tasks have the branch '${twice%%"$newline"*}'"
+        return 1
+    fi
+}
+
+# Whether a name stands for a task: its own, or the plan's for all of its expansions.
+is_named() { # NUMBER NAME
+    local name
+    [ "${x_name[$1]}" != "$2" ] || return 0
+    name=${text[${named_row[${x_row[$1]}]}]}
+    case $name in
+    *\{item\}*) [ "$name" = "$2" ] || [ "${name%"-{item}"}" = "$2" ] ;;
+    *) return 1 ;;
+    esac
+}
+
+# Sets `named_row` to the places of the names of the plan's tasks.
+name_rows() {
+    local row
+    named_row=()
+    for ((row = 0; row < ${#task[@]}; row++)); do named_row[row]=${task[row]%% *}; done
+}
+
+# Marks the tasks that ONLY names; ends the runner for a name that ONLY or RERUN should not have.
+choose() { # FINAL
+    local number word setting
+    split_words "$only"
+    only_words=(${words[@]+"${words[@]}"})
+    split_words "$rerun"
+    rerun_words=(${words[@]+"${words[@]}"})
+    for setting in ONLY RERUN; do
+        words=(${only_words[@]+"${only_words[@]}"})
+        [ "$setting" = ONLY ] || words=(${rerun_words[@]+"${rerun_words[@]}"})
+        for word in ${words[@]+"${words[@]}"}; do
+            for ((number = 0; number < ${#x_row[@]}; number++)); do
+                ! is_named "$number" "$word" || break
+            done
+            ((number < ${#x_row[@]} || (is_dynamic && !$1))) ||
+                die 2 "$setting names '$word', which is no task of this plan" "$known_names"
+        done
+    done
+    ((${#only_words[@]})) || return 0
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        is_in "$number" "${only_words[@]}" || x_chosen[number]=0
+    done
+}
+
+# Whether one of the names stands for a task.
+is_in() { # NUMBER NAME...
+    local number=$1 word
+    shift
+    for word; do
+        ! is_named "$number" "$word" || return 0
+    done
+    return 1
+}
+
+# Sets `words` to the members of a list with commas.
+split_words() { # LIST
+    local word IFS=,
+    words=()
+    for word in $1; do
+        while [ "$word" != "${word# }" ]; do word=${word# }; done
+        while [ "$word" != "${word% }" ]; do word=${word% }; done
+        [ -z "$word" ] || words+=("$word")
+    done
+}
+
+# Sets `known_names` to a hint.
+list_names() {
+    local number
+    known_names='known: '
+    for ((number = 0; number < ${#x_row[@]} && number < 20; number++)); do
+        known_names+="${x_name[number]}, "
+    done
+    known_names=${known_names%, }
+}
+
+# Demands that the agents' programs are there.
+require_agents() {
+    local number tried=$newline word path
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        agent_argv "$number" '' ''
+        path=$PATH
+        listed "$a_env"
+        for word in $answer; do
+            [ "${word%%:*}" = PATH ] || continue
+            fill "${word#*:}"
+            path=$answer
+        done
+        case $tried in *"$newline${argv[0]}$newline$path$newline"*) continue ;; esac
+        tried+=${argv[0]}$newline$path$newline
+        PATH=$path is_program / "${argv[0]}" ||
+            die 4 "the agent '${argv[0]}' (task ${x_name[number]}) is not there" \
+                "install it, or put it on PATH"
+    done
+}
+
+# Demands of ONLY that what its tasks depend on is well in this run; fails with `why` and `hint`.
+check_dependencies() {
+    local number other
+    ((${#only_words[@]})) || return 0
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        ((x_chosen[number])) || continue
+        for other in ${x_after[number]}; do
+            if ((!x_chosen[other])) && ! is_well "$other"; then
+                why="${x_name[number]} depends on ${x_name[other]}, which is ${x_status[other]}"
+                hint="name ${x_name[other]} in ONLY as well"
+                return 1
+            fi
+        done
+    done
+}
+
+# Whether those that depend on a task may run.
+is_well() { # NUMBER
+    case ${x_status[$1]} in
+    passed) return 0 ;;
+    skipped) [ "${x_reason[$1]}" != "left out by ONLY" ] ;;
+    no-change)
+        take_row "${x_row[$1]}"
+        take_agent "$t_agent"
+        ((a_allow_no_change))
+        ;;
+    *) return 1 ;;
+    esac
+}
+
+is_well_or_left_out() { # NUMBER
+    [ "${x_status[$1]}" = skipped ] || is_well "$1"
+}
+
+# --- Records of the run ---------------------------------------------------------------------
+
+# Notes that a record cannot be written: the run has to end.
+records_failed() { # PATH
+    [ -z "$trouble" ] || return 0
+    trouble="cannot keep records: $1 cannot be written"
+    if ((in_tasks)); then stop_jobs; fi
+}
+trouble='' in_tasks=0
+
+save_gate() {
+    local made
+    json_optional "$gate_reason"
+    made="{$newline \"schema\": 1,$newline \"status\": \"$gate_status\",$newline \"reason\": $answer,"
+    made+="$newline \"started_at\": \"$gate_started\","
+    json_optional "$gate_ended"
+    made+="$newline \"ended_at\": $answer,"
+    json_list 1 ${preflight_json[@]+"${preflight_json[@]}"}
+    made+="$newline \"preflight\": $answer,"
+    json_list 1 ${backup_json[@]+"${backup_json[@]}"}
+    made+="$newline \"backups\": $answer$newline}$newline"
+    write_file "$run_dir/gate.json" "$made" || records_failed "$run_dir/gate.json"
+    save_manifest
+}
+
+save_preflight() {
+    preflight_json=(${h_json[@]+"${h_json[@]}"})
+    save_gate
+}
+
+save_backups() {
+    backup_json=(${h_json[@]+"${h_json[@]}"})
+    save_gate
+}
+
+save_postflight() {
+    postflight_json=(${h_json[@]+"${h_json[@]}"})
+    save_manifest
+}
+
+save_manifest() {
+    local made number rows=''
+    dirty=0
+    json_string "$run_id"
+    made="{$newline \"schema\": 1,$newline \"run_id\": $answer,"
+    json_string "$plan_run_name"
+    made+="$newline \"run_name\": $answer,$newline \"status\": \"$run_status\","
+    json_string "$root"
+    made+="$newline \"exit_code\": ${run_code:-null},$newline \"repo\": $answer,"
+    json_optional "$base_commit"
+    made+="$newline \"base\": $answer,"
+    json_optional "$integration"
+    made+="$newline \"integration_branch\": $answer,$newline \"started_at\": \"$run_started\","
+    json_optional "$run_ended"
+    made+="$newline \"ended_at\": $answer,"
+    json_list 1 ${preflight_json[@]+"${preflight_json[@]}"}
+    made+="$newline \"preflight\": $answer,"
+    json_list 1 ${backup_json[@]+"${backup_json[@]}"}
+    made+="$newline \"backups\": $answer,"
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        [ -n "${x_json[number]}" ] || blank_record "$number"
+        rows+="${rows:+,}$newline  ${x_json[number]}"
+    done
+    made+="$newline \"tasks\": [${rows:+$rows$newline }],"
+    json_list 1 ${postflight_json[@]+"${postflight_json[@]}"}
+    made+="$newline \"postflight\": $answer$newline}$newline"
+    write_file "$run_dir/manifest.json" "$made" || records_failed "$run_dir/manifest.json"
+}
+
+# Keeps what the manifest says of a task that has no record of its own.
+blank_record() { # NUMBER
+    start_record "$1"
+    r_status=${x_status[$1]} r_reason=${x_reason[$1]}
+    make_record
+    keep_record "$1" "$answer"
+}
+
+# Sets r_name and so on to the record of a task that was not started.
+start_record() { # NUMBER
+    r_name=${x_name[$1]} r_status=not-started r_reason='' r_branch=${x_branch[$1]}
+    r_worktree=${x_worktree[$1]} r_base=${x_base[$1]} r_head='' r_code='' r_agent_started=false
+    r_files=() r_outside=() r_left=() r_setup=() r_verify=() r_log='' r_started='' r_ended=''
+    r_seconds=0
+}
+
+# Answers a task's record as JSON.
+make_record() {
+    local made
+    made="{$newline \"schema\": 1,$newline \"name\": \"$r_name\",$newline \"status\": \"$r_status\","
+    json_optional "$r_reason"
+    made+="$newline \"reason\": $answer,"
+    json_string "$r_branch"
+    made+="$newline \"branch\": $answer,"
+    json_string "$r_worktree"
+    made+="$newline \"worktree\": $answer,"
+    json_optional "$r_base"
+    made+="$newline \"base\": $answer,"
+    json_optional "$r_head"
+    made+="$newline \"head\": $answer,$newline \"exit_code\": ${r_code:-null},"
+    made+="$newline \"agent_started\": $r_agent_started,"
+    json_list 1 ${r_files[@]+"${r_files[@]}"}
+    made+="$newline \"files_changed\": $answer,"
+    json_list 1 ${r_outside[@]+"${r_outside[@]}"}
+    made+="$newline \"out_of_scope\": $answer,"
+    json_list 1 ${r_left[@]+"${r_left[@]}"}
+    made+="$newline \"uncommitted\": $answer,"
+    json_list 1 ${r_setup[@]+"${r_setup[@]}"}
+    made+="$newline \"setup\": $answer,"
+    json_list 1 ${r_verify[@]+"${r_verify[@]}"}
+    made+="$newline \"verify\": $answer,"
+    json_optional "$r_log"
+    made+="$newline \"log\": $answer,"
+    json_optional "$r_started"
+    made+="$newline \"started_at\": $answer,"
+    json_optional "$r_ended"
+    answer="$made$newline \"ended_at\": $answer,$newline \"seconds\": $r_seconds$newline}"
+}
+
+# Keeps a task's record as the manifest holds it.
+keep_record() { # NUMBER RECORD
+    local made=${2/"$newline \"schema\": 1,"/}
+    x_json[$1]=${made//"$newline"/$newline  }
+}
+
+# Keeps a task's record and what else is told of it.
+take_result() { # NUMBER RECORD
+    local rest
+    keep_record "$1" "$2"
+    json_get "$2" status
+    x_status[$1]=$answer
+    json_get "$2" reason
+    x_reason[$1]=$answer
+    json_get "$2" seconds
+    x_seconds[$1]=$answer
+    json_get "$2" head
+    x_head[$1]=$answer
+    x_agent_started[$1]=0
+    json_get "$2" agent_started
+    [ "$answer" != true ] || x_agent_started[$1]=1
+    json_raw "$2" files_changed
+    rest=${answer//[!"$newline"]/}
+    x_files[$1]=0
+    ((${#rest} == 0)) || x_files[$1]=$((${#rest} - 1))
+}
+
+# Takes up the record that a task has written; fails when there is none.
+read_result() { # NUMBER
+    read_record "$run_dir/tasks/${x_name[$1]}/result.json" || return 1
+    take_result "$1" "$answer"
+}
+
+# Writes a task's record that the coordinator has changed.
+put_result() { # NUMBER RECORD
+    local folder=$run_dir/tasks/${x_name[$1]}
+    [ -d "$folder" ] || mkdir -p -- "$folder"
+    write_file "$folder/result.json" "$2$newline" || records_failed "$folder/result.json"
+    take_result "$1" "$2"
+}
+
+# Records that a task was running when everything was ended.
+task_interrupted() { # NUMBER REASON
+    local record
+    if read_record "$run_dir/tasks/${x_name[$1]}/result.json"; then
+        record=${answer//'"status": "running"'/'"status": "interrupted"'}
+    else
+        start_record "$1"
+        make_record
+        record=$answer
+    fi
+    json_set "$record" status '"interrupted"'
+    record=$answer
+    json_string "$2"
+    json_set "$record" reason "$answer"
+    record=$answer
+    clock
+    at "$now"
+    json_set "$record" ended_at "\"$answer\""
+    record=$answer
+    make_event stopped task "${x_name[$1]}" - "{\"reason\": \"$2\"}"
+    put_task_event "$1" "$answer"
+    put_result "$1" "$record"
+    say "${x_name[$1]}" interrupted
+}
+
+# Appends an event to a task's log, and in a whole run to the run's.
+put_task_event() { # NUMBER EVENT
+    local folder=$run_dir/tasks/${x_name[$1]}
+    [ -d "$folder" ] || mkdir -p -- "$folder"
+    { printf '{"schema": 1, "seq": %d, %s\n' $((sequence + 1)) "$2" >>"$folder/events.jsonl"; } 2>/dev/null ||
+        records_failed "$folder/events.jsonl"
+    ((!whole)) || put_event "$2"
+}
+whole=0
+
+# --- Gate -----------------------------------------------------------------------------------
+
+# What must hold before anything is done.
+prepare() {
+    use_no_task
+    git_plain -C "$root" rev-parse --verify --quiet 'HEAD^{commit}' >/dev/null ||
+        die 4 "the repository $root has no commit yet" "make a first commit"
+    fill "$plan_base"
+    commit_of "$answer" || {
+        fill "$plan_base"
+        die 2 "the base '$answer' is no commit of this repository"
+    }
+    name_rows
+    expand || die 2 "$why"
+    list_names
+    choose 0
+    require_agents
+}
+
+# Claims the run, and the branches as far as they are known.
+claim_run() {
+    local number things=("run $run_id")
+    if ((!is_dynamic)); then
+        for ((number = 0; number < ${#x_row[@]}; number++)); do
+            ((!x_chosen[number])) || things+=("branch ${x_branch[number]}")
+        done
+    fi
+    must_claim "${things[@]}"
+}
+
+new_run_state() {
+    gate_status='' gate_reason='' gate_started='' gate_ended='' run_status=running run_code=''
+    base_commit='' integration='' run_ended='' preflight_json=() backup_json=() postflight_json=()
+    postflight_status=() passed_backups=''
+    clock
+    at "$now"
+    run_started=$answer
+}
+
+# Makes the folder of a new run, or takes up an old one.
+enter() {
+    new_run_state
+    if [ -d "$run_dir" ] && [ -n "$(ls -A -- "$run_dir")" ]; then
+        ((is_resumed)) || die 3 "there is a run '$run_id' already" \
+            "go on with it by RESUME=1, or give another RUN_ID"
+        load_run
+        choose 0
+        interrupt_dead
+        check_dependencies || die 3 "$why" "$hint"
+        run_status=running run_code='' run_ended=''
+        begin_run resumed
+        return
+    fi
+    ((!is_resumed)) || die 2 "there is no run '$run_id' to go on with" "check RUN_ID and LOG_ROOT"
+    check_dependencies || die 3 "$why" "$hint"
+    exclude_runs
+    mkdir -p -- "$run_dir" || die 1 "cannot make $run_dir"
+    begin_run started
+}
+
+begin_run() { # WORD
+    export_values
+    open_events
+    start_jobs "$run_dir"
+    run_event "$1" run - '{}'
+}
+
+# Keeps the folders of runs out of git, without touching a tracked file.
+exclude_runs() {
+    local path=$common/info/exclude
+    read_file "$path"
+    case $newline$answer$newline in
+    *"$newline/.worker-runs/$newline"* | *"$newline.worker-runs/$newline"*) return ;;
+    esac
+    [ -d "$common/info" ] || mkdir -p -- "$common/info"
+    (
+        umask "$caller_umask"
+        printf '%s/.worker-runs/\n' "${answer:+$newline}" >>"$path"
+    )
+}
+
+# Preflight, base, items, backups. Fails with `why` and `hint` when the gate refuses.
+run_gate() {
+    local place
+    if [ "$gate_status" = passed ]; then
+        say gate "passed already"
+        return 0
+    fi
+    use_no_task
+    clock
+    at "$now"
+    gate_status=running gate_reason='' gate_started=$answer gate_ended='' passed_backups='' hint=''
+    { : >"$run_dir/.started"; } 2>/dev/null || records_failed "$run_dir/.started"
+    new_list "$plan_backups"
+    backup_json=(${h_json[@]+"${h_json[@]}"})
+    new_list "$plan_postflight"
+    postflight_json=(${h_json[@]+"${h_json[@]}"})
+    new_list "$plan_preflight"
+    preflight_json=(${h_json[@]+"${h_json[@]}"})
+    run_event started gate - '{}'
+    save_gate
+    gate_steps
+    place=$?
+    rm -f -- "$run_dir/.started"
+    use_no_task
+    clock
+    at "$now"
+    gate_ended=$answer
+    if ((place != 0)) || [ -n "$interrupted" ]; then
+        gate_status=gate-refused gate_reason=$why
+        [ -z "$interrupted" ] || gate_status=interrupted gate_reason=interrupted
+        json_string "$gate_reason"
+        place=error
+        [ -z "$interrupted" ] || place=stopped
+        run_event "$place" gate - "{\"reason\": $answer}"
+        save_gate
+        why=$gate_reason
+        return 1
+    fi
+    gate_status=passed
+    save_gate
+    run_event completed gate - '{}'
+    [ -z "$trouble" ] || why=$trouble
+    [ -z "$trouble" ]
+}
+
+gate_steps() {
+    local place
+    why='' hint=''
+    new_list "$plan_preflight"
+    if ! run_list "$plan_preflight" preflight preflight save_preflight; then
+        hint="look at the logs in $run_dir/preflight"
+        return 1
+    fi
+    fill "$plan_base"
+    if ! commit_of "$answer"; then
+        why="the base is no commit of this repository any more"
+        return 1
+    fi
+    base_commit=$answer
+    integration=$(git_plain -C "$root" symbolic-ref --quiet HEAD)
+    expand_at_gate || return 1
+    use_no_task
+    new_list "$plan_backups"
+    if ! run_list "$plan_backups" backup backups save_backups; then
+        hint="look at the logs in $run_dir/backups"
+        return 1
+    fi
+    remember_backups
+    write_plan || {
+        why="the plan cannot be recorded in $run_dir"
+        return 1
+    }
+}
+
+remember_backups() {
+    local place
+    passed_backups=''
+    for ((place = 0; place < ${#h_name[@]}; place++)); do
+        [ "${h_status[place]}" != passed ] || passed_backups+="${h_name[place]} "
+    done
+}
+
+# Finds out the items, then demands that names, branches and worktrees are free.
+expand_at_gate() {
+    local row number refs place things
+    for ((row = 0; row < ${#task[@]}; row++)); do
+        take_row "$row"
+        case $t_each in
+        file:* | run:*) read_items "$row" "$t_each" || return 1 ;;
+        esac
+    done
+    if ((is_dynamic)); then
+        expand || return 1
+        choose 1
+        read_results
+        check_dependencies || return 1
+        things=()
+        for ((number = 0; number < ${#x_row[@]}; number++)); do
+            ((!x_chosen[number])) || things+=("branch ${x_branch[number]}")
+        done
+        if ((${#things[@]})) && ! claim "${things[@]}"; then
+            why=$rival
+            return 1
+        fi
+    fi
+    refs=$(git_plain -C "$root" for-each-ref --format='%(refname)' refs/heads/) || {
+        why="git for-each-ref failed"
+        return 1
+    }
+    refs=$newline$refs$newline
+    shopt -s nocasematch
+    require_free
+    place=$?
+    shopt -u nocasematch
+    return "$place"
+}
+
+require_free() {
+    local number name before='' last=''
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        use_task "$number"
+        fill "$t_base"
+        if [ -z "$answer" ]; then
+            answer=$base_commit
+        elif [ "$answer" != "$before" ]; then
+            before=$answer
+            commit_of "$before" || {
+                why="the base '$before' is no commit of this repository"
+                return 1
+            }
+            last=$answer
+        else
+            answer=$last
+        fi
+        x_base[number]=$answer
+        if [ "$t_when" != - ] || ((!x_chosen[number])); then continue; fi
+        [ ! -d "$run_dir/tasks/${x_name[number]}" ] || continue
+        name=refs/heads/${x_branch[number]}
+        while [ "$name" != refs/heads ]; do
+            case $refs in *"$newline$name$newline"*)
+                why="the branch '${name#refs/heads/}' is in the way of task ${x_name[number]}"
+                hint="merge and delete it, or give the task another branch"
+                return 1
+                ;;
+            esac
+            name=${name%/*}
+        done
+        case $refs in *"${newline}refs/heads/${x_branch[number]}/"*)
+            why="branches below '${x_branch[number]}/' are in the way of task ${x_name[number]}"
+            hint="merge and delete them, or give the task another branch"
+            return 1
+            ;;
+        esac
+        if [ -e "${x_worktree[number]}" ] || [ -L "${x_worktree[number]}" ]; then
+            why="the worktree ${x_worktree[number]} of task ${x_name[number]} exists already"
+            hint="remove it with \`git worktree remove\`, or set worktree_root"
+            return 1
+        fi
+        x_free[number]=1
+    done
+}
+
+# Finds what a task iterates over: the lines of a file, or those that a command prints.
+read_items() { # ROW FOR_EACH
+    local path what log count=0 line lines='' number
+    use_no_task
+    if [ "${2%%:*}" = file ]; then
+        fill "${2#file:}"
+        path=$answer
+        [ "${path:0:1}" = / ] || path=$root/$path
+        if [ ! -r "$path" ] || [ -d "$path" ]; then
+            why="for_each: cannot read $path"
+            return 1
+        fi
+        what="the file $path"
+    else
+        [ -d "$run_dir/preflight" ] || mkdir -p -- "$run_dir/preflight"
+        printf -v number '%02d' $(($1 + 1))
+        log=$run_dir/preflight/for-each-$number.log
+        path=$log
+        command_clear "${2#run:}"
+        what="\`$answer\`"
+        rm -f -- "$log"
+        run_job items_job "${2#run:}" "$log"
+        case $over_how in
+        passed) ;;
+        *)
+            why="for_each $what: $over_how"
+            hint="look at $log.stderr"
+            return 1
+            ;;
+        esac
+    fi
+    while IFS= read -r line || [ -n "$line" ]; do
+        line=${line%$'\r'}
+        [ -n "$line" ] || continue
+        lines+=$line$newline
+        count=$((count + 1))
+        if ((count > 10000)); then
+            why="for_each: $what gives more than 10000 items"
+            return 1
+        fi
+    done <"$path"
+    items_of[$1]=$lines
+    items_known[$1]=1
+}
+
+# The job of a command that prints items: only what it prints on stdout is a list.
+items_job() { # COMMAND LOG
+    command_argv "$1"
+    # shellcheck disable=SC2016 # for the inner shell
+    run_program "$c_ms" "$run_dir/preflight" "$root" /dev/null "$2" \
+        bash -c 'exec "$@" 2>"$0"' "$2.stderr" "${argv[@]}"
+    case $outcome in
+    failed) outcome="failed, exit code $code" ;;
+    lost) outcome=$why ;;
+    esac
+    tell "over|$this_job|$outcome"
+}
+
+# Records the plan as it was resolved, and writes the prompts.
+write_plan() {
+    local number made rows='' place id values='' all_digests='' folders=() files=()
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        folders+=("$run_dir/tasks/${x_name[number]}")
+        files+=("$run_dir/tasks/${x_name[number]}/prompt.md")
+        if ((${#folders[@]} == 200 || number == ${#x_row[@]} - 1)); then
+            mkdir -p -- "${folders[@]}" || return 1
+            for ((place = number + 1 - ${#folders[@]}; place <= number; place++)); do
+                use_task "$place"
+                fill "$t_prompt"
+                { printf '%s' "$answer" >"$run_dir/tasks/${x_name[place]}/prompt.md"; } 2>/dev/null || return 1
+            done
+            hash_files "${files[@]}" || return 1
+            all_digests+=$digests
+            folders=() files=()
+        fi
+    done
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        use_task "$number"
+        made="{$newline   \"name\": \"${x_name[number]}\",$newline   \"number\": ${x_row[number]},"
+        answer=null
+        ((!item_known)) || json_string "$item"
+        made+="$newline   \"item\": $answer,"
+        json_string "${x_branch[number]}"
+        made+="$newline   \"branch\": $answer,"
+        json_string "${x_worktree[number]}"
+        made+="$newline   \"worktree\": $answer,$newline   \"base\": \"${x_base[number]}\","
+        texts_json "$t_owns"
+        made+="$newline   \"owns\": $answer,"
+        set --
+        for id in ${x_after[number]}; do set -- "$@" "\"${x_name[id]}\""; done
+        json_list 3 "$@"
+        made+="$newline   \"depends_on\": $answer,"
+        text_or_null "$t_changelog"
+        made+="$newline   \"changelog\": $answer,"
+        made+="$newline   \"estimate_minutes\": ${t_estimate/#-/null},"
+        rows+="${rows:+,}$newline  $made$newline   \"prompt_sha256\": \"${all_digests%%"$newline"*}\"$newline  }"
+        all_digests=${all_digests#*"$newline"}
+    done
+    use_no_task
+    json_string "$plan_run_name"
+    made="{$newline \"schema\": 1,$newline \"plan_sha256\": \"$plan_sha256\",$newline \"run_id\": \"$run_id\",$newline \"run_name\": $answer,"
+    json_string "$root"
+    made+="$newline \"repo\": $answer,"
+    text_or_null "$plan_base"
+    made+="$newline \"base\": $answer,$newline \"base_commit\": \"$base_commit\","
+    json_optional "$integration"
+    made+="$newline \"integration_branch\": $answer,"
+    json_string "$worktree_root"
+    made+="$newline \"worktree_root\": $answer,$newline \"max_parallel\": $max_parallel,$newline \"on_failure\": \"$plan_on_failure\","
+    listed "$plan_checks"
+    set --
+    for id in $answer; do
+        command_clear "$id"
+        json_string "$answer"
+        set -- "$@" "$answer"
+    done
+    json_list 1 "$@"
+    made+="$newline \"checks\": $answer,"
+    text_or_null "$plan_changelog_file"
+    made+="$newline \"changelog_file\": $answer,$newline \"setup_minutes\": ${plan_setup_minutes/#-/null},"
+    for ((place = 0; place < ${#variable_name[@]}; place++)); do
+        json_string "${variable_value[place]}"
+        values+="${values:+,}$newline  \"${variable_name[place]}\": $answer"
+    done
+    made+="$newline \"variables\": {${values:+$values$newline }},"
+    write_file "$run_dir/plan.json" "$made$newline \"tasks\": [${rows:+$rows$newline }]$newline}$newline"
+}
+
+# Answers a JSON list of texts of the plan.
+texts_json() { # LIST
+    local id
+    listed "$1"
+    set --
+    for id in $answer; do
+        fill "$id"
+        json_string "$answer"
+        set -- "$@" "$answer"
+    done
+    json_list 3 "$@"
+}
+
+text_or_null() { # TEXT|-
+    if [ "$1" = - ]; then
+        answer=null
+        return
+    fi
+    fill "$1"
+    json_string "$answer"
+}
+
+# Takes up what is recorded of the run: gate, plan, tasks, manifest.
+load_run() {
+    local manifest kept line number=-1 row='' name='' base='' place
+    [ -d "$run_dir" ] || die 2 "there is no run '$run_id' in $runs" "run the phase \`gate\` first"
+    new_run_state
+    if read_record "$run_dir/gate.json"; then
+        manifest=$answer
+        json_get "$manifest" status
+        gate_status=$answer
+        json_get "$manifest" reason
+        gate_reason=$answer
+        json_get "$manifest" started_at
+        gate_started=$answer
+        json_get "$manifest" ended_at
+        gate_ended=$answer
+        read_list "$manifest" preflight
+        preflight_json=(${h_json[@]+"${h_json[@]}"})
+        read_list "$manifest" backups
+        backup_json=(${h_json[@]+"${h_json[@]}"})
+        remember_backups
+    fi
+    if read_record "$run_dir/manifest.json"; then
+        manifest=$answer
+        json_get "$manifest" started_at
+        run_started=$answer
+        json_get "$manifest" integration_branch
+        integration=$answer
+        json_get "$manifest" base
+        base_commit=$answer
+        json_get "$manifest" status
+        run_status=$answer
+        json_get "$manifest" exit_code
+        run_code=$answer
+        json_get "$manifest" ended_at
+        run_ended=$answer
+        read_list "$manifest" postflight
+        postflight_json=(${h_json[@]+"${h_json[@]}"})
+        postflight_status=(${h_status[@]+"${h_status[@]}"})
+    fi
+    name_rows
+    items_of=() items_known=()
+    if read_record "$run_dir/plan.json"; then
+        kept=$answer
+        json_get "$kept" plan_sha256
+        [ "$answer" = "$plan_sha256" ] || die 3 "the plan has changed since this run was started" \
+            "render the plan as it was, or start a new run"
+        json_get "$kept" base_commit
+        base_commit=$answer
+        json_get "$kept" integration_branch
+        integration=$answer
+        # The values that the gate saw hold for the whole run.
+        for ((place = 0; place < ${#variable_name[@]}; place++)); do
+            row=${kept#*"$newline  \"${variable_name[place]}\": "}
+            row=${row%%"$newline"*}
+            json_text "${row%,}"
+            variable_value[place]=$answer
+        done
+        recorded_bases=()
+        local IFS=$newline
+        for line in $kept; do
+            case $line in
+            '   "number": '*)
+                row=${line#'   "number": '}
+                row=${row%,}
+                ;;
+            '   "item": '*)
+                line=${line#'   "item": '}
+                line=${line%,}
+                [ "$line" != null ] || continue
+                json_text "$line"
+                items_of[row]=${items_of[row]-}$answer$newline
+                items_known[row]=1
+                ;;
+            '   "base": '*)
+                base=${line#'   "base": "'}
+                recorded_bases+=("${base%\",}")
+                ;;
+            esac
+        done
+        IFS=$' \t\n'
+        expand || die 1 "$why"
+        for ((place = 0; place < ${#x_row[@]}; place++)); do
+            x_base[place]=${recorded_bases[place]-}
+        done
+    else
+        expand || die 1 "$why"
+    fi
+    list_names
+    read_results
+}
+
+read_results() {
+    local number
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        read_result "$number" || forget_record "$number"
+    done
+}
+
+# Turns what is still said to run into `interrupted`. Ends the runner when another process works
+# on one of the run's tasks.
+interrupt_dead() {
+    local number things=()
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        things+=("task $run_id/${x_name[number]}")
+    done
+    ((!${#things[@]})) || must_claim "${things[@]}"
+    end_tree "AGENT_WORKERS_RUN=$run_dir/" prefix ||
+        die 1 "processes of this run are still alive: $answer" "end them by hand, then run this again"
+    read_results
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        [ "${x_status[number]}" != running ] || task_interrupted "$number" "the runner was killed"
+    done
+    if [ -e "$run_dir/gate.json" ] && [ "$gate_status" = running ]; then
+        read_record "$run_dir/gate.json"
+        number=$answer
+        read_list "$number" preflight
+        settle_list
+        preflight_json=(${h_json[@]+"${h_json[@]}"})
+        read_list "$number" backups
+        settle_list
+        backup_json=(${h_json[@]+"${h_json[@]}"})
+        gate_status=interrupted
+        [ "$run_status" != running ] || run_status=interrupted
+        save_gate
+    fi
+    if [ -e "$run_dir/manifest.json" ]; then
+        read_record "$run_dir/manifest.json"
+        read_list "$answer" postflight
+        settle_list
+        postflight_json=(${h_json[@]+"${h_json[@]}"})
+        postflight_status=(${h_status[@]+"${h_status[@]}"})
+    fi
+    if [ "$run_status" = running ]; then
+        run_status=interrupted
+        save_manifest
+    fi
+}
+
+# --- Tasks ----------------------------------------------------------------------------------
+
+# Says `what` ended a task, and leaves its work.
+fail_task() { # STATUS REASON
+    r_status=$1 r_reason=$2
+    return 1
+}
+
+# The job of a task.
+task_job() { # NUMBER
+    local number=$1 folder=$run_dir/tasks/${x_name[$1]} began word again=0 line
+    use_task "$number"
+    this_task=${x_name[number]}
+    ((!x_agent_started[number])) && [ ! -e "$folder/result.json" ] && ((!is_resumed)) || again=1
+    [ -d "$folder" ] || mkdir -p -- "$folder"
+    if [ "$whole" = 0 ] && [ -s "$folder/events.jsonl" ]; then
+        sequence=0
+        while IFS= read -r line; do sequence=$((sequence + 1)); done <"$folder/events.jsonl"
+        [ -z "$line" ] || printf '\n' >>"$folder/events.jsonl"
+    fi
+    exec 5>>"$folder/events.jsonl" || exit 1
+    export TASK=$this_task WORKTREE=${x_worktree[number]}
+    ((!item_known)) || export PLAN_item=$item
+    start_record "$number"
+    clock
+    began=$now
+    at "$now"
+    r_status=running r_started=$answer
+    ((!x_agent_started[number])) || r_agent_started=true
+    place_mark=$folder place_folder=$root place_log=$folder/when.log
+    verdict=0
+    [ "$t_when" = - ] || decide "$t_when"
+    case $verdict in
+    0)
+        job_event started task - '{}'
+        if do_task "$number" "$folder" "$again"; then :; fi
+        ;;
+    1) r_status=skipped r_reason='its condition does not hold' ;;
+    2) r_status=failed r_reason=$why ;;
+    esac
+    clock
+    seconds_between "$began" "$now"
+    r_seconds=$answer
+    at "$now"
+    r_ended=$answer
+    word=error
+    case $r_status in
+    passed) word=completed ;;
+    no-change) ((!a_allow_no_change)) || word=completed ;;
+    timed-out) word=timed_out ;;
+    skipped) word=cancelled ;;
+    esac
+    json_optional "${r_reason:0:2000}"
+    job_event "$word" task - "{\"status\": \"$r_status\", \"reason\": $answer}"
+    make_record
+    if kill -0 "$$" && write_file "$folder/result.json" "$answer$newline"; then
+        tell "over|$this_job|done"
+    else
+        tell "over|$this_job|unwritten"
+    fi
+}
+
+# Writes the record of a running task; a task whose record cannot be kept does not go on.
+save_task() { # FOLDER
+    make_record
+    write_file "$1/result.json" "$answer$newline" || fail_task failed "its record cannot be written"
+    tell "record|$this_job|"
+}
+
+# Worktree, setup, agent, changes, verify. Fails with the task's status.
+do_task() { # NUMBER FOLDER AGAIN
+    local number=$1 folder=$2 prompt log word stdin=/dev/null status stamp='' id clear
+    for word in setup verify; do
+        id=$t_setup
+        [ "$word" = setup ] || id=$t_verify
+        new_list "$id"
+        if [ "$word" = setup ]; then
+            r_setup=(${h_json[@]+"${h_json[@]}"})
+        else
+            r_verify=(${h_json[@]+"${h_json[@]}"})
+        fi
+    done
+    fill "$t_prompt"
+    prompt=$answer
+    { printf '%s' "$prompt" >"$folder/prompt.md"; } 2>/dev/null ||
+        fail_task failed "its prompt cannot be written" || return
+    if [ "$a_prompt_mode" = argument ] && ((${#prompt} > 131071)); then
+        fail_task failed "the prompt is too long for an argument; use stdin or file" || return
+    fi
+    make_worktree "$number" "$3" || return
+    before=$newline
+    if [ "$t_setup" != - ]; then
+        run_task_steps "$number" "$folder" setup || return
+        look "$number" || return
+        before=$newline$entries$newline
+        stamp=$folder/.stamp
+        { : >"$stamp"; } 2>/dev/null || fail_task failed "cannot write to $folder" || return
+    fi
+    fill "$a_log_name"
+    r_log=tasks/$this_task/$answer
+    log=$folder/$answer
+    r_agent_started=true
+    tell "say|$this_job|$this_task|agent started"
+    job_event started agent - '{}'
+    save_task "$folder" || return
+    mark_log "$log"
+    [ "$a_prompt_mode" != stdin ] || stdin=$folder/prompt.md
+    agent_words=()
+    listed "$a_env"
+    for word in $answer; do
+        fill "${word#*:}"
+        agent_words+=("${word%%:*}=$answer")
+    done
+    agent_argv "$number" "$prompt" "$folder/prompt.md"
+    run_program "$a_ms" "$folder" "${x_worktree[number]}" "$stdin" "$log" "${argv[@]}"
+    agent_words=()
+    status=$outcome
+    r_code=$code
+    word=exited
+    [ "$status" != timed-out ] || word=timed_out
+    job_event "$word" agent - "{\"status\": \"$status\", \"exit_code\": ${code:-null}}"
+    if [ "$status" = lost ]; then
+        fail_task failed "$why" || return
+    fi
+    if ! collect "$number" "$stamp" && [ "$status" = passed ]; then
+        return 1
+    fi
+    case $status in
+    timed-out)
+        last_line "$log"
+        fail_task timed-out "the agent timed out after $a_limit s${answer:+; its last line: $answer}"
+        return
+        ;;
+    failed) fail_task failed "the agent ended with exit code $r_code" || return ;;
+    esac
+    r_status=running r_reason=''
+    judge "$number" "$folder"
+}
+
+# Answers the last line of a log that says something, without control sequences, shortened.
+last_line() { # LOG
+    local line last='' IFS=$newline
+    for line in $(tail -c 4096 -- "$1" 2>/dev/null | tr '\000\r' ' \n' |
+        sed -e $'s/\033\\[[0-?]*[ -/]*[@-~]//g' -e $'s/\033\\][^\007\033]*\007//g' |
+        tr '\001-\011\013-\037\177' ' '); do
+        case $line in *[!\ ]*) last=$line ;; esac
+    done
+    while [ "$last" != "${last# }" ]; do last=${last# }; done
+    while [ "$last" != "${last% }" ]; do last=${last% }; done
+    answer=${last:0:200}
+}
+
+# Makes a task's worktree, or takes the one that an earlier try of it left.
+make_worktree() { # NUMBER AGAIN
+    local tree=${x_worktree[$1]} again=$2 admin=''
+    if ((again)) && [ -d "$tree" ]; then
+        look "$1" || return
+        [ "$branch" = "${x_branch[$1]}" ] ||
+            fail_task failed "the worktree $tree is not on ${x_branch[$1]}" || return
+        if [ -f "$tree/.git" ]; then
+            IFS= read -r admin <"$tree/.git"
+            # Without an index the runner was killed before the files were there.
+            [ -e "${admin#gitdir: }/index" ] || check_out "$1" || return
+        fi
+        return 0
+    fi
+    [ -d "$worktree_root" ] || mkdir -p -- "$worktree_root"
+    [ -d "$common/agent-workers/locks" ] || mkdir -p -- "$common/agent-workers/locks"
+    hold_worktrees ||
+        fail_task failed "another command kept the lock on this repository's worktrees" || return
+    add_worktree "$1" "$again"
+    admin=$?
+    free_worktrees
+    ((admin == 0)) && check_out "$1"
+}
+
+# Makes the branch and the worktree, without its files.
+add_worktree() { # NUMBER AGAIN
+    local tree=${x_worktree[$1]} name=${x_branch[$1]} base=${x_base[$1]} message there=0
+    ((x_free[$1])) || ! git_plain -C "$root" rev-parse --verify --quiet "refs/heads/$name" >/dev/null ||
+        there=1
+    if ((there && !$2)); then
+        fail_task failed "the branch '$name' exists already" || return
+    elif ((!there)) && { [ -e "$tree" ] || [ -L "$tree" ]; }; then
+        fail_task failed "the worktree $tree exists already" || return
+    fi
+    if ((there)); then
+        message=$(git_in_tree "$root" worktree add --no-checkout "$tree" "$name" 9>&- 2>&1) && return 0
+    else
+        message=$(git_in_tree "$root" worktree add --no-checkout -b "$name" "$tree" "$base" 9>&- 2>&1) && return 0
+        case $message in
+        *"already exists"*) ;;
+        *) git_plain -C "$root" update-ref -d "refs/heads/$name" "$base" 9>&- ;;
+        esac
+    fi
+    fail_task failed "git worktree add failed: $message"
+}
+
+# Fills a worktree that was added without its files.
+check_out() { # NUMBER
+    local message
+    message=$(git_in_tree "${x_worktree[$1]}" reset --hard --quiet 2>&1) ||
+        fail_task failed "checking out the worktree failed: $message"
+}
+
+# Runs git in a worktree with the caller's umask: its files are the caller's.
+git_in_tree() { # FOLDER WORD...
+    local folder=$1
+    shift
+    umask "$caller_umask"
+    GIT_OPTIONAL_LOCKS=0 git_plain -C "$folder" "$@"
+}
+
+# Runs a task's setup or verify commands in its worktree.
+run_task_steps() { # NUMBER FOLDER setup|verify
+    local kind=$3 place=0 id list=$t_setup log clear name
+    [ "$kind" = setup ] || list=$t_verify
+    listed "$list"
+    for id in $answer; do
+        command_clear "$id"
+        clear=$answer name=$c_name
+        printf -v log '%s/%s-%02d.log' "$2" "$kind" $((place + 1))
+        step_json "$name" "$clear" running '' 0 '' ''
+        keep_step "$kind" "$place"
+        save_task "$2" || return
+        mark_log "$log"
+        run_step "$id" "$kind" "$2" "${x_worktree[$1]}" "$log"
+        step_json "$name" "$clear" "$s_status" "$s_code" "$s_seconds" "$s_log" "$s_reason"
+        keep_step "$kind" "$place"
+        case $s_status in
+        passed | skipped) ;;
+        timed-out) fail_task timed-out "$kind $name: $s_reason" || return ;;
+        *) fail_task failed "$kind $name: $s_reason" || return ;;
+        esac
+        place=$((place + 1))
+    done
+}
+
+keep_step() { # setup|verify PLACE
+    if [ "$1" = setup ]; then r_setup[$2]=$answer; else r_verify[$2]=$answer; fi
+}
+
+# Sets `head`, `branch` and `entries`, the lines of what is uncommitted, of a worktree.
+look() { # NUMBER [PATHSPEC...]
+    local out line tree=${x_worktree[$1]} IFS=$newline
+    shift
+    if ! out=$(git_in_tree "$tree" -c core.quotePath=true status --porcelain=v2 --branch --no-renames \
+        --untracked-files=all -- "$@" 2>&1); then
+        fail_task failed "the worktree cannot be read: $out"
+        return
+    fi
+    head='' branch='' entries=''
+    for line in $out; do
+        case $line in
+        '# branch.oid '*) head=${line#'# branch.oid '} ;;
+        '# branch.head '*) branch=${line#'# branch.head '} ;;
+        [1u\?]' '*) entries+=${entries:+$newline}$line ;;
+        esac
+    done
+}
+
+# Answers the path of a line of `git status`, as git writes it.
+path_of() { # LINE
+    case $1 in
+    '1 '*) answer=${1#* * * * * * * * } ;;
+    'u '*) answer=${1#* * * * * * * * * * } ;;
+    *) answer=${1#* } ;;
+    esac
+}
+
+# Answers a path that git may have quoted.
+unquoted() { # PATH
+    answer=$1
+    case $1 in
+    \"*)
+        answer=${1#\"}
+        answer=${answer%\"}
+        answer=${answer//%/%%}
+        # shellcheck disable=SC2059 # git's escapes are those of a format
+        printf -v answer "$answer"
+        ;;
+    esac
+}
+
+# Sets `left` to what the agent left uncommitted: what set-up left does not count as long as it
+# stayed as it was.
+find_left() { # NUMBER STAMP
+    local line IFS=$newline
+    left=()
+    for line in $entries; do
+        path_of "$line"
+        unquoted "$answer"
+        case $before in
+        *"$newline$line$newline"*)
+            [ "${x_worktree[$1]}/$answer" -nt "$2" ] || continue
+            ;;
+        esac
+        left+=("$answer")
+    done
+}
+
+# Sets `names` to the files that differ between a task's base and its head.
+names_changed() { # NUMBER PATHSPEC...
+    local out line tree=${x_worktree[$1]} base=${x_base[$1]} IFS=$newline
+    shift
+    names=()
+    if ! out=$(git_in_tree "$tree" -c core.quotePath=true diff --name-only --no-renames --no-ext-diff \
+        "$base" "$r_head" -- "$@" 2>&1); then
+        fail_task failed "git diff failed: $out"
+        return
+    fi
+    for line in $out; do
+        unquoted "$line"
+        names+=("$answer")
+    done
+}
+
+# Sets `sorted` to paths as JSON strings, each once.
+sort_paths() { # PATH...
+    local path line out
+    sorted=()
+    for path; do
+        json_string "$path"
+        sorted+=("$answer")
+    done
+    ((${#sorted[@]} > 1)) || return 0
+    out=$(printf '%s\n' "${sorted[@]}" | LC_ALL=C sort -u)
+    sorted=()
+    local IFS=$newline
+    for line in $out; do sorted+=("$line"); done
+}
+
+# Records what the agent changed, commits what it left if the plan says so.
+collect() { # NUMBER STAMP
+    local out id path allowed=() committed=() outside=()
+    look "$1" || return
+    find_left "$@"
+    if ((${#left[@]} && a_commit_leftovers)) && [ "$branch" = "${x_branch[$1]}" ]; then
+        for id in add commit; do
+            if [ "$id" = add ]; then set -- "$1" "$2" add --all; else
+                set -- "$1" "$2" commit --quiet -m "$this_task: work that the agent left uncommitted"
+            fi
+            if ! out=$(
+                umask "$caller_umask"
+                printf '%s\0' "${left[@]}" | git -c core.fsmonitor=false -c gc.auto=0 -c maintenance.auto=false \
+                    -c core.hooksPath=/dev/null -C "${x_worktree[$1]}" --literal-pathspecs "${@:3}" \
+                    --pathspec-from-file=- --pathspec-file-nul 2>&1 3>&- 5>&-
+            ); then
+                fail_task failed "what the agent left could not be committed: $out"
+                return
+            fi
+        done
+        look "$1" || return
+        find_left "$1" "$2"
+    fi
+    r_head=$head
+    if [ -n "$head" ] && [ "$head" != "${x_base[$1]}" ]; then
+        names_changed "$1" . || return
+        committed=(${names[@]+"${names[@]}"})
+    fi
+    sort_paths ${left[@]+"${left[@]}"}
+    r_left=(${sorted[@]+"${sorted[@]}"})
+    sort_paths ${committed[@]+"${committed[@]}"} ${left[@]+"${left[@]}"}
+    r_files=(${sorted[@]+"${sorted[@]}"})
+    if [ "$t_owns" != - ] && ((${#r_files[@]})); then
+        out=$head path=$branch
+        allowed=(':(top)')
+        listed "$t_owns"
+        for id in $answer; do
+            fill "$id"
+            allowed+=(":(top,exclude,glob)$answer")
+        done
+        if [ "$t_changelog" != - ]; then
+            fill "$t_changelog"
+            allowed+=(":(top,exclude,literal)$answer")
+        fi
+        if ((${#left[@]})); then
+            look "$1" "${allowed[@]}" || return
+            find_left "$1" "$2"
+            outside=(${left[@]+"${left[@]}"})
+        fi
+        if ((${#committed[@]})); then
+            names_changed "$1" "${allowed[@]}" || return
+            outside+=(${names[@]+"${names[@]}"})
+        fi
+        sort_paths ${outside[@]+"${outside[@]}"}
+        r_outside=(${sorted[@]+"${sorted[@]}"})
+        head=$out branch=$path
+    fi
+    [ "$branch" = "${x_branch[$1]}" ] ||
+        fail_task failed "the worktree is not on its branch ${x_branch[$1]} any more"
+}
+
+# Decides what an agent's work is worth: changes, scope, changelog, verify.
+judge() { # NUMBER FOLDER
+    local changed=1 reason='' path listed_paths=''
+    ((${#r_files[@]})) || [ "$r_head" != "${x_base[$1]}" ] || changed=0
+    if ((!changed && !a_allow_no_change)); then
+        fail_task no-change "the agent ended with exit code 0 and changed nothing"
+        return
+    fi
+    if ((${#r_outside[@]})); then
+        for path in "${r_outside[@]:0:5}"; do
+            json_text "$path"
+            listed_paths+="${listed_paths:+, }$answer"
+        done
+        reason="changes outside of what it owns: $listed_paths"
+    fi
+    if [ "$t_changelog" != - ] && ((changed)); then
+        fill "$t_changelog"
+        has_entry "$1" "$answer" || reason=${reason:-"no changelog entry at $answer"}
+    fi
+    run_task_steps "$1" "$2" verify || return
+    [ -z "$reason" ] || fail_task failed "$reason" || return
+    r_status=passed
+    ((changed)) || r_status=no-change
+}
+
+# Whether a task's changelog entry is where it is expected.
+has_entry() { # NUMBER PATH
+    local entry
+    [ -f "${x_worktree[$1]}/$2" ] && [ -s "${x_worktree[$1]}/$2" ] || return 1
+    json_string "$2"
+    for entry in ${r_files[@]+"${r_files[@]}"}; do
+        if [ "$entry" = "$answer" ]; then
+            answer=$2
+            return 0
+        fi
+    done
+    answer=$2
+    ! git_plain -C "${x_worktree[$1]}" cat-file -e "${x_base[$1]}:$2" 2>/dev/null
+}
+
+# Prepares the order of tasks: `ready` are those that wait for none.
+order_tasks() {
+    local number other
+    waiting=() dependants=() ready=()
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        waiting[number]=0
+        for other in ${x_after[number]}; do
+            waiting[number]=$((waiting[number] + 1))
+            dependants[other]="${dependants[other]-} $number"
+        done
+        ((waiting[number])) || ready+=("$number")
+    done
+    next_ready=0
+}
+
+# Makes ready what has waited for a task, each at its place in the plan's order.
+release() { # NUMBER
+    local other place
+    for other in ${dependants[$1]-}; do
+        waiting[other]=$((waiting[other] - 1))
+        ((!waiting[other])) || continue
+        for ((place = ${#ready[@]}; place > next_ready && ready[place - 1] > other; place--)); do
+            ready[place]=${ready[place - 1]}
+        done
+        ready[place]=$other
+    done
+}
+
+# Runs all tasks that may run, so many at once, each after what it depends on.
+run_tasks() {
+    local number
+    order_tasks
+    running=0 no_more=''
+    in_tasks=1
+    while ((next_ready < ${#ready[@]} || running)); do
+        while ((next_ready < ${#ready[@]} && running < max_parallel)); do
+            number=${ready[next_ready]}
+            next_ready=$((next_ready + 1))
+            if [ -n "$interrupted" ] || [ -n "$trouble" ]; then no_more='the run was stopped'; fi
+            if is_to_be_run "$number"; then
+                say "${x_name[number]}" started
+                begin_task "$number"
+            else
+                release "$number"
+            fi
+        done
+        if ((running)); then
+            turn
+            if [ -n "$trouble" ] && [ -n "$live_jobs" ]; then stop_jobs; fi
+            [ -n "$live_jobs" ] || running=0
+        fi
+    done
+    in_tasks=0
+    clear_screen
+}
+
+begin_task() { # NUMBER
+    running=$((running + 1))
+    start_record "$1"
+    r_status=running
+    clock
+    at "$now"
+    r_started=$answer
+    ((!x_agent_started[$1])) || r_agent_started=true
+    make_record
+    x_status[$1]=running
+    x_began[$1]=$now
+    keep_record "$1" "$answer"
+    ((!whole)) || save_manifest
+    start_job "$1" task_job "$1"
+}
+
+# Whether a task is started now; if not, its record says why, or stands as it was.
+is_to_be_run() { # NUMBER
+    local other reason=''
+    if ((!x_chosen[$1])); then
+        if [ ! -e "$run_dir/tasks/${x_name[$1]}/result.json" ]; then
+            start_record "$1"
+            r_status=skipped r_reason='left out by ONLY'
+            make_record
+            put_result "$1" "$answer"
+        fi
+        return 1
+    fi
+    if [ -e "$run_dir/tasks/${x_name[$1]}/result.json" ] &&
+        ! is_in "$1" ${rerun_words[@]+"${rerun_words[@]}"}; then
+        ! is_well "$1" && ((!x_agent_started[$1])) || return 1
+    fi
+    for other in ${x_after[$1]}; do
+        is_well "$other" && continue
+        reason="it depends on ${x_name[other]}, which is ${x_status[other]}"
+        break
+    done
+    reason=${reason:-$no_more}
+    [ -n "$reason" ] || return 0
+    x_status[$1]=not-started x_reason[$1]=$reason
+    blank_record "$1"
+    make_event cancelled task "${x_name[$1]}" - "{\"status\": \"not-started\", \"reason\": \"$reason\"}"
+    put_event "$answer"
+    return 1
+}
+
+# Takes up how a task ended.
+task_over() { # NUMBER done|lost|unwritten
+    running=$((running - 1))
+    if [ "$2" = "done" ]; then
+        read_result "$1"
+    elif [ "$2" = lost ]; then
+        end_tree "AGENT_WORKERS_RUN=$run_dir/tasks/${x_name[$1]}" exact
+        start_record "$1"
+        r_status=failed r_reason='the process that ran it was killed'
+        read_result "$1" || true
+        r_agent_started=false
+        ((!x_agent_started[$1])) || r_agent_started=true
+        make_record
+        put_result "$1" "$answer"
+    else
+        x_status[$1]=failed x_reason[$1]='its record cannot be written'
+        blank_record "$1"
+        records_failed "$run_dir/tasks/${x_name[$1]}"
+    fi
+    say "${x_name[$1]}" "${x_status[$1]}" "${x_reason[$1]}"
+    [ "$plan_on_failure" != stop ] || is_well_or_left_out "$1" || no_more='an earlier task failed'
+    ((!whole)) || dirty=1
+    ((!whole)) || release "$1"
+}
+
+# --- Finish ---------------------------------------------------------------------------------
+
+# The end of a run, whatever came before.
+finish_run() {
+    local number well=1 word=error merge=$1 reason
+    end_tree "AGENT_WORKERS_RUN=$run_dir/" prefix ||
+        run_event error run - "{\"reason\": \"processes could not be ended: $answer\"}"
+    use_no_task
+    [ "$gate_status" = passed ] || well=0
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        if [ -n "$interrupted$trouble" ] && [ "${x_status[number]}${x_reason[number]}" = not-started ]; then
+            x_reason[number]='the run was stopped'
+            x_json[number]=''
+        fi
+        is_well_or_left_out "$number" || well=0
+    done
+    use_no_task
+    run_postflight "$well" || well=0
+    choose_verdict "$well"
+    clock
+    at "$now"
+    run_ended=$answer
+    ((!merge)) || merge_events
+    case $run_status in passed) word=completed ;; interrupted) word=stopped ;; esac
+    json_optional "$gate_reason"
+    reason=$answer
+    run_event "$word" run - "{\"status\": \"$run_status\", \"reason\": $reason}"
+    save_manifest
+    case $run_status$gate_status in failedpassed | interruptedpassed) write_rollback ;; esac
+    write_report
+    if [ -n "$trouble" ] && [ "$run_code" != 1 ] && [ -z "$interrupted" ]; then
+        run_status=failed run_code=1
+        save_manifest
+    fi
+}
+
+run_postflight() { # WELL
+    local place other old_json=(${postflight_json[@]+"${postflight_json[@]}"})
+    local old_status=(${postflight_status[@]+"${postflight_status[@]}"})
+    new_list "$plan_postflight"
+    for ((place = 0; place < ${#h_json[@]} && place < ${#old_status[@]}; place++)); do
+        [ "${old_status[place]}" = passed ] || continue
+        h_json[place]=${old_json[place]} h_status[place]=passed
+    done
+    postflight_json=(${h_json[@]+"${h_json[@]}"})
+    (($1)) && [ -z "$interrupted$trouble" ] || return 1
+    run_list "$plan_postflight" postflight postflight save_postflight
+}
+
+# Sets the run's status and exit code.
+choose_verdict() { # WELL
+    local number
+    case $interrupted in
+    INT) run_code=130 ;;
+    TERM) run_code=143 ;;
+    HUP) run_code=129 ;;
+    esac
+    if [ -n "$interrupted" ]; then
+        run_status=interrupted
+        return
+    fi
+    run_status=failed run_code=1
+    [ -z "$trouble" ] || return 0
+    if [ "$gate_status" = gate-refused ]; then
+        run_status=gate-refused run_code=3
+        return
+    fi
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        [ "${x_status[number]}" != interrupted ] || run_status=interrupted
+    done
+    if (($1)) && [ "$run_status" = failed ]; then run_status=passed run_code=0; fi
+}
+
+# Brings into the run's log what tasks logged that ran in processes of their own.
+merge_events() {
+    local number files=("$run_dir/events.jsonl") made
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        made=$run_dir/tasks/${x_name[number]}/events.jsonl
+        [ ! -e "$made" ] || files+=("$made")
+    done
+    made=$run_dir/.events
+    if cat -- "${files[@]}" | LC_ALL=C sed -n 's/^{"schema": 1, "seq": [0-9]*, \("at": .*}\)$/\1/p' |
+        awk '!seen[$0]++' | LC_ALL=C sort -s -t '"' -k 4,4 |
+        awk '{ printf "{\"schema\": 1, \"seq\": %d, %s\n", NR, $0 }' >"$made"; then
+        exec 4>&-
+        mv -f -- "$made" "$run_dir/events.jsonl"
+        open_events
+    else
+        records_failed "$made"
+    fi
+}
+
+# Writes the plan's rollback commands as a script that a person may run.
+write_rollback() {
+    local made number id name place line shown pad
+    [ "$plan_rollback" != - ] || return 0
+    made="#!/usr/bin/env bash$newline# Recorded, not run: how the plan takes the run back.$newline"
+    made+="# Run $run_id: $run_status.$newline"
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        made+="#   ${x_name[number]}: ${x_status[number]}$newline"
+    done
+    use_no_task
+    quote_word "$root"
+    made+="set -eu${newline}unset CDPATH${newline}cd -- $answer$newline"
+    for ((place = 0; place < ${#variable_name[@]}; place++)); do
+        quote_word "${variable_value[place]}"
+        made+="export PLAN_${variable_name[place]}=$answer$newline"
+    done
+    for name in RUN_ID RUN_DIR REPO_ROOT; do
+        lookup "$name"
+        quote_word "$value"
+        made+="export $name=$answer$newline"
+    done
+    listed "$plan_rollback"
+    for id in $answer; do
+        command_clear "$id"
+        quote_word "rollback $c_name: $answer"
+        shown="printf '%s\\n' $answer"
+        place=$c_when pad=''
+        command_argv "$id"
+        quote_words "${argv[@]}"
+        line=$answer
+        made+=$newline
+        if [ "$place" != - ]; then
+            condition_in_bash "$place"
+            made+="if $answer; then$newline"
+            pad='  '
+        fi
+        made+="$pad$shown$newline$pad$line$newline"
+        [ -z "$pad" ] || made+="fi$newline"
+    done
+    write_file "$run_dir/rollback.sh" "$made" 700 || records_failed "$run_dir/rollback.sh"
+}
+
+# Answers a condition for the rollback script: commands stay commands, all else is decided now.
+condition_in_bash() { # CONDITION
+    local kind part made='' joint=' && '
+    # shellcheck disable=SC2086 # words without blanks
+    set -- ${condition[$1]}
+    kind=$1
+    shift
+    case $kind in
+    command)
+        command_argv "$1"
+        quote_words "${argv[@]}"
+        ;;
+    all | any)
+        [ "$kind" = all ] || joint=' || '
+        for part; do
+            condition_in_bash "$part"
+            made+="${made:+$joint}$answer"
+        done
+        answer="{ $made; }"
+        ;;
+    not)
+        condition_in_bash "$1"
+        answer="! { $answer; }"
+        ;;
+    *)
+        verdict=1
+        if [ "$kind" = backup ]; then
+            case " $passed_backups " in *" $1 "*) verdict=0 ;; esac
+        else
+            plain_verdict "$kind" "$@"
+        fi
+        answer=false
+        ((verdict)) || answer=true
+        ;;
+    esac
+}
+
+# Sets `next_titles` and `next_blocks`: what a person does next, as commands to paste.
+next_commands() {
+    local number review='' merge='' clean='' again='' rerun_part at_root tree name logs=''
+    next_titles=() next_blocks=()
+    quote_word "$root"
+    at_root="git -C $answer"
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        if ((x_agent_started[number])) && ! is_well "$number"; then
+            again+="${again:+,}${x_name[number]}"
+        fi
+        [ -n "${x_head[number]}" ] || [ -d "${x_worktree[number]}" ] || continue
+        quote_word "${x_worktree[number]}"
+        tree=$answer
+        quote_word "${x_branch[number]}"
+        name=$answer
+        review+="${review:+$newline}git -C $tree status --short$newline"
+        review+="git -C $tree log --oneline ${x_base[number]}..HEAD$newline"
+        review+="git -C $tree diff ${x_base[number]}"
+        [ "${x_status[number]}" != passed ] || merge+="${merge:+$newline}$at_root merge --no-ff $name"
+        clean+="${clean:+$newline}$at_root worktree remove $tree$newline$at_root branch -d $name"
+    done
+    if [ -n "$review" ]; then
+        next_titles+=("Review")
+        next_blocks+=("$review")
+    fi
+    if [ -n "$merge" ]; then
+        next_titles+=("Merge what was reviewed")
+        next_blocks+=("$merge")
+    fi
+    case $run_status in
+    passed | running) ;;
+    *)
+        if [ -n "$log_root" ]; then
+            quote_word "$runs"
+            logs="LOG_ROOT=$answer "
+        fi
+        rerun_part=${again:+RERUN=$again }
+        quote_word "$PWD"
+        tree=$answer
+        absolute "$0" "$PWD"
+        quote_word "$answer"
+        next_titles+=("Resume")
+        next_blocks+=("cd $tree && RESUME=1 RUN_ID=$run_id $logs$rerun_part$answer")
+        ;;
+    esac
+    if [ -n "$clean" ]; then
+        next_titles+=("Clean up what was merged")
+        next_blocks+=("$clean")
+    fi
+}
+
+write_report() {
+    local made number reason place
+    made="# Run $run_id: $run_status$newline$newline"
+    [ -z "$gate_reason" ] || made+="The gate refused: $gate_reason$newline$newline"
+    made+="| task | status | branch | files | why |$newline|---|---|---|---|---|$newline"
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        reason=${x_reason[number]//|/$backslash|}
+        made+="| ${x_name[number]} | ${x_status[number]} | ${x_branch[number]} | ${x_files[number]} | ${reason//"$newline"/ } |$newline"
+    done
+    next_commands
+    for ((place = 0; place < ${#next_titles[@]}; place++)); do
+        made+="$newline## ${next_titles[place]}$newline$newline\`\`\`bash$newline${next_blocks[place]}$newline\`\`\`$newline"
+    done
+    write_file "$run_dir/REPORT.md" "$made" || records_failed "$run_dir/REPORT.md"
+}
+
+# --- What is printed ------------------------------------------------------------------------
+
+# Progress on a terminal: one line a running task that updates.
+screen_rows=0
+clear_screen() {
+    ((screen_rows)) || return 0
+    printf '\033[%dA\033[J' "$screen_rows" >&2
+    screen_rows=0
+}
+
+show_progress() {
+    local job number row rows='' count=0
+    ((is_terminal)) || return 0
+    for job in $live_jobs; do
+        number=${job_task[job]}
+        [ "$number" != - ] || continue
+        use_task "$number"
+        fill "$a_log_name"
+        last_line "$run_dir/tasks/${x_name[number]}/$answer"
+        printf -v row '%-24s %-10s %5d s  %s' "${x_name[number]}" "${x_status[number]}" \
+            $(((now - x_began[number]) / 1000000)) "$answer"
+        rows+=${row:0:columns - 1}$newline
+        count=$((count + 1))
+    done
+    clear_screen
+    printf '%s' "$rows" >&2
+    screen_rows=$count
+}
+
+look_at_terminal() {
+    local size
+    is_terminal=0 columns=80
+    [ -t 2 ] || return 0
+    is_terminal=1
+    size=$(stty size <&2 2>/dev/null) || return 0
+    ((${size#* } < 20)) || columns=${size#* }
+}
+
+# Prints the tasks and how they went.
+print_table() {
+    local number row first=4 second=6 third=7 fourth=5 seconds rows=() line
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        printf -v seconds '%.1f' "${x_seconds[number]}"
+        ((${#x_name[number]} <= first)) || first=${#x_name[number]}
+        ((${#x_status[number]} <= second)) || second=${#x_status[number]}
+        ((${#seconds} <= third)) || third=${#seconds}
+        rows[number]=$seconds
+    done
+    printf 'run %s: %s\n' "$run_id" "$run_status"
+    printf '%-*s  %-*s  %-*s  %-*s  why\n' "$first" task "$second" status "$third" seconds "$fourth" files
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        printf -v line '%-*s  %-*s  %-*s  %-*s  %s' "$first" "${x_name[number]}" "$second" "${x_status[number]}" \
+            "$third" "${rows[number]}" "$fourth" "${x_files[number]}" "${x_reason[number]}"
+        while [ "$line" != "${line% }" ]; do line=${line% }; done
+        printf '%s\n' "$line"
+    done
+}
+
+print_summary() {
+    local place title
+    print_table
+    printf 'report: %s\n' "$run_dir/REPORT.md"
+    next_commands
+    for ((place = 0; place < ${#next_titles[@]}; place++)); do
+        case ${next_titles[place]} in
+        R*) title=r${next_titles[place]#R} ;;
+        M*) title=m${next_titles[place]#M} ;;
+        *) title=c${next_titles[place]#C} ;;
+        esac
+        printf 'next (%s): %s\n' "$title" "${next_blocks[place]%%"$newline"*}"
+    done
+}
+
+# Prints one command with what belongs to it.
+print_step() { # INDENT LABEL COMMAND
+    local name when artifact check
+    command_clear "$3"
+    name=$c_name when=$c_when artifact=$c_artifact check=$c_check
+    printf '%s%s%s: %s\n' "$1" "$2" "$name" "${answer//"$newline"/$newline        }"
+    [ "$when" = - ] || print_when "$1  " "$when"
+    if [ "$artifact" != - ]; then
+        fill "$artifact"
+        printf '%s  artifact %s\n' "$1" "$answer"
+    fi
+    if [ "$check" != - ]; then
+        command_clear "$check"
+        printf '%s  check: %s\n' "$1" "${answer//"$newline"/$newline        }"
+    fi
+}
+
+print_when() { # INDENT CONDITION
+    local words=(true false "unknown (not run)")
+    foresee "$2"
+    condition_text "$2"
+    printf '%swhen %s = %s\n' "$1" "$answer" "${words[verdict]}"
+}
+
+# Answers a condition in words.
+condition_text() { # CONDITION
+    local kind part made=''
+    # shellcheck disable=SC2086 # words without blanks
+    set -- ${condition[$1]}
+    kind=$1
+    shift
+    case $kind in
+    command)
+        command_clear "$1"
+        answer="\`$answer\`"
+        ;;
+    env)
+        part="env $1"
+        if (($# == 2)); then
+            fill "$2"
+            quote_word "$answer"
+            part+=" = $answer"
+        fi
+        answer=$part
+        ;;
+    path)
+        fill "$1"
+        answer="path $answer"
+        ;;
+    backup) answer="backup $1 passed" ;;
+    *)
+        for part; do
+            condition_text "$part"
+            made+="${made:+; }$answer"
+        done
+        answer="$kind($made)"
+        ;;
+    esac
+}
+
+# Decides a condition as far as that is known without running anything: `verdict` 2 is unknown.
+foresee() { # CONDITION
+    local kind part worst
+    # shellcheck disable=SC2086 # words without blanks
+    set -- ${condition[$1]}
+    kind=$1
+    shift
+    case $kind in
+    command | backup) verdict=2 ;;
+    not)
+        foresee "$1"
+        ((verdict == 2)) || verdict=$((1 - verdict))
+        ;;
+    all | any)
+        worst=0
+        [ "$kind" = all ] || worst=1
+        for part; do
+            foresee "$part"
+            [ "$kind$verdict" != all1 ] && [ "$kind$verdict" != any0 ] || return 0
+            ((verdict != 2)) || worst=2
+        done
+        verdict=$worst
+        ;;
+    *) plain_verdict "$kind" "$@" ;;
+    esac
+}
+
+print_list() { # TITLE LIST
+    local id
+    [ "$2" != - ] || return 0
+    printf '%s\n' "$1"
+    listed "$2"
+    for id in $answer; do print_step '  ' '' "$id"; done
+}
+
+# Prints one task, in the order in which its parts run.
+print_task() { # NUMBER
+    local number=$1 made='' id
+    use_task "$number"
+    printf 'task %s' "${x_name[number]}"
+    if ((!item_known)); then
+        case $t_each in
+        file:*)
+            fill "${t_each#file:}"
+            printf ' for each line of %s (not there)' "$answer"
+            ;;
+        run:*)
+            command_clear "${t_each#run:}"
+            printf ' for each line printed by %s (not run)' "$answer"
+            ;;
+        esac
+    fi
+    printf '\n'
+    if ((!x_chosen[number])); then
+        printf '  left out by ONLY\n'
+        return
+    fi
+    for id in ${x_after[number]}; do made+="${made:+, }${x_name[id]}"; done
+    [ -z "$made" ] || printf '  after %s\n' "$made"
+    [ "$t_when" = - ] || print_when '  ' "$t_when"
+    fill "$t_base"
+    printf '  branch %s%s\n  worktree %s\n' "${x_branch[number]}" "${answer:+ from $answer}" "${x_worktree[number]}"
+    listed "$t_setup"
+    for id in $answer; do print_step '  ' 'setup ' "$id"; done
+    agent_argv "$number" PROMPT PROMPT_FILE
+    # The program stands as the plan says, not as it is found.
+    fill "$a_cli"
+    argv[0]=$answer
+    quote_words "${argv[@]}"
+    [ "$a_prompt_mode" != stdin ] || answer+=" < PROMPT"
+    printf '  agent: %s\n  timeout %s s\n' "$answer" "$a_limit"
+    made=''
+    listed "$t_owns"
+    for id in $answer; do
+        fill "$id"
+        made+="${made:+, }$answer"
+    done
+    [ -z "$made" ] || printf '  owns %s\n' "$made"
+    if [ "$t_changelog" != - ]; then
+        fill "$t_changelog"
+        printf '  changelog %s\n' "$answer"
+    fi
+    listed "$t_verify"
+    for id in $answer; do print_step '  ' 'verify ' "$id"; done
+}
+
+print_dry_run() {
+    local row path number
+    name_rows
+    for ((row = 0; row < ${#task[@]}; row++)); do
+        take_row "$row"
+        case $t_each in
+        file:*)
+            fill "${t_each#file:}"
+            path=$answer
+            [ "${path:0:1}" = / ] || path=$root/$path
+            [ -e "$path" ] || continue
+            read_items "$row" "$t_each" || die 3 "$why"
+            ;;
+        esac
+    done
+    unknown_as_one=1
+    expand || die 2 "$why"
+    list_names
+    is_dynamic=0
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        take_row "${x_row[number]}"
+        case $t_each in run:* | file:*) ((x_has_item[number])) || is_dynamic=1 ;; esac
+    done
+    choose 0
+    use_no_task
+    fill "$plan_base"
+    printf 'run %s\nrepo %s\nbase %s\nworktrees %s\nat most %s at once\n' \
+        "$run_id" "$root" "$answer" "$worktree_root" "$max_parallel"
+    print_list preflight "$plan_preflight"
+    print_list backups "$plan_backups"
+    order_tasks
+    while ((next_ready < ${#ready[@]})); do
+        number=${ready[next_ready]}
+        next_ready=$((next_ready + 1))
+        print_task "$number"
+        release "$number"
+    done
+    use_no_task
+    print_list postflight "$plan_postflight"
+    print_list "rollback (recorded in rollback.sh if the run fails, never run)" "$plan_rollback"
+    printf 'nothing was run and nothing was changed\n'
+}
+
+# --- Phases ---------------------------------------------------------------------------------
+
+phase_all() {
+    whole=1
+    prepare
+    claim_run
+    enter
+    if run_gate; then
+        choose 1
+        [ -n "$interrupted$trouble" ] || run_tasks
+        finish_run "$is_resumed"
+        print_summary
+    else
+        local reason=$why advice=$hint
+        finish_run 0
+        print_summary
+        put_error "$reason" "$advice"
+    fi
+    [ -z "$trouble" ] || put_error "$trouble" "free space, then go on with RESUME=1"
+    leave "$run_code"
+}
+
+phase_gate() {
+    whole=1
+    prepare
+    must_claim "run $run_id"
+    enter
+    if run_gate; then
+        printf 'run %s: the gate passed\n' "$run_id"
+        leave 0
+    fi
+    choose_verdict 0
+    clock
+    at "$now"
+    run_ended=$answer
+    save_manifest
+    put_error "$why" "$hint"
+    leave "$run_code"
+}
+
+phase_task() { # NAME
+    local name=$1 number other found=0 code=0
+    load_run
+    [ "$gate_status" = passed ] ||
+        die 3 "the gate of $run_id has not passed" "run the phase \`gate\` first"
+    choose 1
+    export_values
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        is_named "$number" "$name" || continue
+        found=1
+        must_claim "task $run_id/${x_name[number]}" "branch ${x_branch[number]}"
+        read_result "$number" || forget_record "$number"
+        if ! is_in "$number" ${rerun_words[@]+"${rerun_words[@]}"}; then
+            if is_well "$number"; then
+                printf '%s: %s already\n' "${x_name[number]}" "${x_status[number]}"
+                continue
+            fi
+            ((!x_agent_started[number])) ||
+                die 3 "the agent of ${x_name[number]} had started already (${x_status[number]})" \
+                    "RERUN=${x_name[number]} runs it again"
+        fi
+        for other in ${x_after[number]}; do
+            is_well "$other" ||
+                die 3 "${x_name[number]} depends on ${x_name[other]}, which is ${x_status[other]}"
+        done
+        [ -d "$run_dir/tasks/${x_name[number]}" ] || mkdir -p -- "$run_dir/tasks/${x_name[number]}"
+        start_jobs "$run_dir/tasks/${x_name[number]}"
+        say "${x_name[number]}" started
+        running=0
+        begin_task "$number"
+        while [ -n "$live_jobs" ]; do turn; done
+        [ -z "$trouble" ] || die 1 "$trouble" "free space, then go on with RESUME=1"
+        choose_verdict 0
+        [ -z "$interrupted" ] || leave "$run_code"
+        is_well_or_left_out "$number" || code=1
+    done
+    ((found)) || die 2 "there is no task '$name' in this plan" "$known_names"
+    leave "$code"
+}
+
+phase_finish() {
+    whole=1
+    must_claim "run $run_id"
+    load_run
+    export_values
+    choose 1
+    interrupt_dead
+    open_events
+    start_jobs "$run_dir"
+    case $gate_status in '' | running) gate_status=interrupted ;; esac
+    finish_run 1
+    print_summary
+    [ -z "$trouble" ] || put_error "$trouble" "free space, then go on with RESUME=1"
+    leave "$run_code"
+}
+
+phase_status() {
+    local number stale=0 name newest=''
+    if [ -z "$given_run_id" ]; then
+        set +f
+        for name in "$runs"/*/manifest.json; do
+            if [ -f "$name" ] && { [ -z "$newest" ] || [ "$name" -nt "$newest" ]; }; then newest=$name; fi
+        done
+        set -f
+        [ -n "$newest" ] || die 2 "there is no run in $runs" "give RUN_ID and LOG_ROOT"
+        run_dir=${newest%/*}
+        run_id=${run_dir##*/}
+    fi
+    load_run
+    [ "$run_status" != running ] || stale=1
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        [ "${x_status[number]}" != running ] || stale=1
+    done
+    if ((stale)) && claim "run $run_id"; then
+        local things=()
+        for ((number = 0; number < ${#x_row[@]}; number++)); do
+            things+=("task $run_id/${x_name[number]}")
+        done
+        if ((!${#things[@]})) || claim "${things[@]}"; then
+            load_run
+            whole=1
+            open_events
+            interrupt_dead
+        fi
+    fi
+    print_table
+    leave 0
+}
+
+main() { # [PHASE [NAME]]
+    local phase=${1-all}
+    set -uf
+    shopt -u patsub_replacement 2>/dev/null
+    caller_umask=$(umask)
+    umask 077
+    host=$(uname -n)
+    start_clock
+    case $phase in
+    -h | --help | help)
+        printf '%s\n' "$usage"
+        exit 0
+        ;;
+    all | gate | task | finish | status) ;;
+    *) die 2 "'$phase' is no phase" "known: all, gate, task, finish, status" ;;
+    esac
+    if [ "$phase" = task ]; then
+        (($# == 2)) || die 2 "task takes one NAME, the other phases nothing" "see --help"
+    else
+        (($# <= 1)) || die 2 "task takes one NAME, the other phases nothing" "see --help"
+    fi
+    screen_rows=0
+    look_at_terminal
+    read_settings
+    case $phase in
+    task | finish)
+        [ -n "$given_run_id" ] || die 2 "$phase needs RUN_ID" "say RUN_ID=... in the environment"
+        ;;
+    esac
+    locate
+    if ((is_dry)); then
+        print_dry_run
+        exit 0
+    fi
+    case $phase in
+    task) phase_task "$2" ;;
+    *) "phase_$phase" ;;
+    esac
+}
