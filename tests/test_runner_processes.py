@@ -1,0 +1,567 @@
+"""Runners and processes: time limits, interruptions, what is left behind, claims, full disks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner_world import (
+    CHANGE,
+    COMMIT,
+    LANGUAGES,
+    Runner,
+    all_have_ended,
+    flag,
+    hold,
+    runner,
+    runner_language,
+    sh,
+    statuses,
+    task,
+)
+from world import SAMPLE_AGENT, World, wait_for
+
+__all__ = ["runner", "runner_language"]
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+# A program in a session of its own, whose parent is gone; it holds the log open.
+ORPHAN = "(setsid sleep 901 &)\n"
+STUBBORN = "trap '' TERM HUP INT\necho on\nwhile :; do sleep 0.2; done\n"
+
+
+def claims(runner: Runner) -> list[Path]:
+    """The claims that lie about."""
+    return sorted((runner.repo / ".git" / "agent-workers" / "locks" / "runs").glob("*"))
+
+
+def records_are_valid(folder: Path) -> None:
+    """Every record can be read, at most the last line of a log of events is torn."""
+    for path in folder.rglob("*.json"):
+        assert json.loads(path.read_bytes())["schema"] == 1, path
+    for path in folder.rglob("events.jsonl"):
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            json.loads(line)
+
+
+def process_gone(pid: int) -> bool:
+    """Whether a process is no more, or only waits to be reaped."""
+    try:
+        return b") Z " in Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return True
+
+
+# --- Time limits ----------------------------------------------------------------------------
+
+
+def test_a_time_limit_ends_the_whole_tree_of_an_agent(runner: Runner) -> None:
+    """C04, C06, C10, C14, C26: wrappers, orphans, own sessions, deaf ones; the log stays."""
+    wrapper = "sh -c 'echo inner; sleep 902; true'\necho done\n"
+    ask = {"cli": str(SAMPLE_AGENT), "args": ["-p"]}
+    daemon = "setsid sh -c '(sleep 903 &) ; exec sleep 904' &\nsleep 905\n"
+    deaf = f"(setsid sh -c {json.dumps(STUBBORN)} &)\nsleep 906\n"
+    runner.plan(
+        task("plain", "echo begun\nsleep 907\n", verify=["true"]),
+        task("wrapper", wrapper),
+        task("orphan", ORPHAN + "nohup sleep 908 &\nsleep 909\n"),
+        task("daemon", daemon),
+        task("stubborn", STUBBORN),
+        task("deaf", deaf),
+        task("question", "@print thinking\n@ask Shall I?\n", agent=ask),
+        task("waits", COMMIT, depends_on=["plain"]),
+        task("other", COMMIT),
+        agent={"cli": "sh", "timeout_seconds": 1},
+        max_parallel=8,
+    )
+    started = time.monotonic()
+    ran = runner.ends(1)
+    assert time.monotonic() - started < 15, "the grace is one for all that runs"
+    words = runner.statuses()
+    assert (words.pop("waits"), words.pop("other")) == ("not-started", "passed")
+    assert set(words.values()) == {"timed-out"}
+    rows = runner.tasks()
+    assert statuses(rows["plain"]["verify"]) == ["not-started"]
+    assert rows["plain"]["seconds"] >= 1
+    assert "1" in rows["plain"]["reason"], "the limit is named"
+    assert runner.log("tasks", "plain", "agent.log") == b"begun\n"
+    assert runner.log("tasks", "wrapper", "agent.log") == b"inner\n"
+    assert runner.log("tasks", "question", "agent.log") == b"thinking\nShall I? (y/n)\n"
+    assert "Shall I?" in ran.out + ran.err, "the last line is shown"
+    assert {e["task"] for e in runner.events() if e["event"] == "timed_out"} == set(words)
+    assert not runner.leftovers()
+    assert claims(runner) == []
+
+
+def test_time_limits_of_commands(runner: Runner) -> None:
+    long = {"timeout_seconds": 0.5, "run": "echo begun; (setsid sleep 910 &) ; sleep 911"}
+    runner.plan(
+        task("one", setup=[long, "true"]),
+        task("two", verify=["true", long, "true"]),
+        task("three", when={"run": "sleep 912", "timeout_seconds": 0.5}),
+        max_parallel=3,
+    )
+    runner.ends(1)
+    rows = runner.tasks()
+    assert statuses(rows["one"]["setup"]) == ["timed-out", "not-started"]
+    assert statuses(rows["two"]["verify"]) == ["passed", "timed-out", "not-started"]
+    assert {rows[name]["status"] for name in rows} <= {"failed", "timed-out"}
+    assert "could not be decided" in rows["three"]["reason"]
+    assert runner.log("tasks", "two", "verify-02.log") == b"begun\n"
+    assert not runner.leftovers()
+
+
+def test_what_commands_leave_running_is_ended(runner: Runner) -> None:
+    """A server started by a step or an agent neither holds the run up nor outlives it."""
+    leave = f"sleep 913 & {ORPHAN.strip()}; echo ok"
+    runner.plan(
+        task("one", f"sleep 914 &\n{ORPHAN}{COMMIT}", setup=[leave], verify=[leave]),
+        preflight=[leave], backups=[{"run": leave, "check": leave}], postflight=[leave],
+    )  # fmt: skip
+    started = time.monotonic()
+    runner.ends(0)
+    assert time.monotonic() - started < 20
+    assert not runner.leftovers()
+    assert runner.log("preflight", "preflight-01.log") == b"ok\n"
+
+
+# --- Interruptions --------------------------------------------------------------------------
+
+
+def held_plan(runner: Runner) -> None:
+    """Two tasks that run until they are let go, and two that wait; what runs is hard to end."""
+    root = runner.world.root
+    let_go = hold(root / "go")
+    runner.plan(
+        task("one", f"{ORPHAN}echo $$ > {root}/pid\n{COMMIT}{flag(root / 'one')}{let_go}"),
+        task("two", COMMIT, verify=[f"echo checking;{flag(root / 'two')}{let_go}"]),
+        task("three"), task("four", depends_on=["one"]),
+        rollback=["true"], postflight=["true"], max_parallel=2,
+    )  # fmt: skip
+
+
+def both_run(runner: Runner) -> None:
+    for name in ("one", "two"):
+        runner.wait_for_file(runner.world.root / name)
+
+
+@pytest.mark.parametrize("number", CODES, ids=lambda n: n.name)
+def test_a_signal_ends_the_run_and_leaves_no_worker_behind(
+    runner: Runner, number: signal.Signals
+) -> None:
+    """C08: everything is recorded, and the run can be resumed."""
+    held_plan(runner)
+    process = runner.start()
+    both_run(runner)
+    # While it runs, the manifest says so.
+    manifest = runner.manifest
+    assert (manifest["status"], manifest["exit_code"]) == ("running", None)
+    assert runner.statuses()["one"] == "running"
+    process.send_signal(number)
+    assert process.wait(20) == CODES[number], runner.narration()
+    assert not runner.world.processes()
+    manifest = runner.manifest
+    assert (manifest["status"], manifest["exit_code"]) == ("interrupted", CODES[number])
+    words = {"one": "interrupted", "two": "interrupted", "three": "not-started",
+             "four": "not-started"}  # fmt: skip
+    assert runner.statuses() == words
+    assert statuses(runner.tasks()["two"]["verify"]) == ["interrupted"]
+    assert runner.log("tasks", "two", "verify-01.log") == b"checking\n"
+    assert statuses(manifest["postflight"]) == ["not-started"]
+    assert runner.folder.joinpath("rollback.sh").exists()
+    assert claims(runner) == []
+    records_are_valid(runner.folder)
+    assert "stopped" in {event["event"] for event in runner.events()}
+    report = runner.log("REPORT.md").decode()
+    (resume,) = [
+        block for block in re.findall(r"^```bash\n(.*?)^```", report, re.M | re.S)
+        if "RESUME=1" in block
+    ]  # fmt: skip
+    if number != signal.SIGTERM:
+        return
+    # Two's agent had ended, one's had started: neither is run again unasked.
+    (runner.world.root / "go").touch()
+    done = subprocess.run(
+        ["bash", "-c", resume], cwd=runner.repo, env=runner.world.env, check=False,
+        capture_output=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 1, done
+    assert runner.statuses() == {**words, "three": "passed"}
+    runner.ends(0, RESUME="1", RERUN="one,two")
+    assert set(runner.statuses().values()) == {"passed"}
+
+
+def test_a_deaf_agent_is_killed_when_the_run_is_interrupted(runner: Runner) -> None:
+    """Also by a second signal on the heels of the first, to the whole group as a terminal does."""
+    root = runner.world.root
+    runner.plan(task("one", flag(root / "one") + STUBBORN), task("two", when={"env": "NEVER"}))
+    process = runner.start()
+    runner.wait_for_file(root / "one")
+    wait_for(lambda: b"on" in runner.log("tasks", "one", "agent.log"), "the trap")
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) in (130, 143)
+    assert not runner.world.processes()
+    assert runner.statuses()["one"] == "interrupted"
+
+
+def test_an_interruption_of_the_gate(runner: Runner) -> None:
+    root = runner.world.root
+    runner.plan(
+        task("one"), preflight=["true", ORPHAN + flag(root / "on") + hold(root / "go")],
+        backups=["true"], rollback=["true"],
+    )  # fmt: skip
+    process = runner.start()
+    runner.wait_for_file(root / "on")
+    process.terminate()
+    assert process.wait(20) == 143
+    assert not runner.world.processes()
+    assert (runner.manifest["status"], runner.manifest["exit_code"]) == ("interrupted", 143)
+    assert statuses(runner.manifest["preflight"]) == ["passed", "interrupted"]
+    assert statuses(runner.manifest["backups"]) == ["not-started"]
+    assert runner.json("gate.json")["status"] == "interrupted"
+    assert runner.world.branches() == {"main"}
+    assert not runner.folder.joinpath("rollback.sh").exists()
+    (root / "go").touch()
+    runner.ends(0, RESUME="1")
+    assert statuses(runner.manifest["preflight"]) == ["passed", "passed"]
+
+
+def test_an_interruption_of_a_single_task(runner: Runner) -> None:
+    held_plan(runner)
+    runner.ends(0, "gate")
+    process = runner.start("task", "one")
+    runner.wait_for_file(runner.world.root / "one")
+    assert runner.ends(11, "finish").err
+    assert runner.manifest["status"] == "running"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    assert not runner.world.processes()
+    assert runner.result("one")["status"] == "interrupted"
+    runner.ends(1, "finish")
+    assert runner.statuses()["one"] == "interrupted"
+
+
+def test_a_hang_up_that_is_ignored_stays_ignored(runner: Runner) -> None:
+    """As under nohup."""
+    held_plan(runner)
+    argv = ["sh", "-c", "trap '' HUP; exec \"$0\"", str(runner.path)]
+    process = subprocess.Popen(
+        argv, cwd=runner.repo, env=runner.environment({}), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    both_run(runner)
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.2)
+    (runner.world.root / "go").touch()
+    assert process.wait(20) == 0
+    assert set(runner.statuses().values()) == {"passed"}
+
+
+def test_a_runner_that_was_killed_is_found_interrupted(runner: Runner) -> None:
+    """C20: `status` says so; a resumed run ends what is left of it before it goes on."""
+    held_plan(runner)
+    process = runner.start()
+    both_run(runner)
+    old = int((runner.world.root / "pid").read_text())
+    process.kill()
+    process.wait()
+    records_are_valid(runner.folder)
+    assert runner.manifest["status"] == "running"
+    ran = runner.ends(0, "status")
+    assert "interrupted" in ran.out
+    assert runner.manifest["status"] == "interrupted"
+    assert runner.statuses()["one"] == "interrupted"
+    (runner.world.root / "go").touch()
+    runner.ends(0, RESUME="1", RERUN="one,two")
+    assert process_gone(old)
+    assert set(runner.statuses().values()) == {"passed"}
+    assert runner.manifest["status"] == "passed"
+    all_have_ended(runner.world)
+    assert set(runner.statuses().values()) == {"passed"}, "nothing of the old run writes any more"
+    assert claims(runner) == []
+
+
+def test_records_stay_valid_when_the_runner_is_killed_at_any_moment(runner: Runner) -> None:
+    """C20: and the run can be resumed to an end."""
+    for number, seconds in enumerate((0.05, 0.15, 0.3, 0.45)):
+        runner.run_id = f"r{number}"
+        runner.plan(
+            *[task(f"t{number}{n}", CHANGE, verify=["true"]) for n in range(4)],
+            preflight=["true"], backups=["true"], max_parallel=2,
+        )  # fmt: skip
+        process = runner.start()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        process.kill()
+        process.wait()
+        records_are_valid(runner.folder)
+        if runner.folder.joinpath("gate.json").exists():
+            runner.ends(0, "status")
+            records_are_valid(runner.folder)
+        ran = runner.run(RESUME="1")
+        assert ran.code in (0, 1), ran
+        records_are_valid(runner.folder)
+        assert runner.manifest["status"] in ("passed", "failed")
+        words = set(runner.statuses().values())
+        assert words <= {"passed", "interrupted", "failed"}, runner.tasks()
+        all_have_ended(runner.world)
+
+
+def test_the_manifest_is_true_at_every_moment(runner: Runner) -> None:
+    """Read all the time while a run goes on; it never says less than it said before."""
+    runner.plan(
+        *[task(f"t{n}", CHANGE, verify=["true"]) for n in range(4)],
+        preflight=["true", "true"], backups=["true"], max_parallel=2, postflight=["true"],
+    )  # fmt: skip
+    process = runner.start()
+    seen: list[dict[str, Any]] = []
+    path = runner.folder / "manifest.json"
+    while process.poll() is None:
+        with contextlib.suppress(FileNotFoundError):
+            seen.append(json.loads(path.read_bytes()))
+        time.sleep(0.002)
+    assert process.returncode == 0
+    assert {m["status"] for m in seen} <= {"running", "passed"}
+    assert any(m["status"] == "running" for m in seen)
+
+    def done(manifest: dict[str, Any]) -> int:
+        steps = [*manifest["preflight"], *manifest["backups"], *manifest["tasks"]]
+        return sum(row["status"] == "passed" for row in steps)
+
+    counts = [done(manifest) for manifest in seen]
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 3
+    assert any(row["status"] == "running" for m in seen for row in m["tasks"])
+
+
+# --- Claims ---------------------------------------------------------------------------------
+
+
+def test_one_runner_per_run_and_branch(world: World, runner_language: str) -> None:
+    """Exit 11 for the second, in whatever language; other runs go on beside it."""
+    runner = Runner(world, runner_language)
+    held_plan(runner)
+    process = runner.start()
+    both_run(runner)
+    before = runner.manifest
+    for language in LANGUAGES:
+        other = Runner(world, language)
+        held_plan(other)
+        pid = str(process.pid)
+        for words, env in (
+            ([], {}), ([], {"RESUME": "1"}), (["gate"], {"RESUME": "1"}), (["task", "one"], {}),
+            (["finish"], {}), ([], {"RUN_ID": "other"}),
+        ):  # fmt: skip
+            ran = other.ends(11, *words, env=env)
+            assert pid in ran.err, (words, env, ran.err)
+        assert not (runner.folder.parent / "other").exists()
+        assert "running" in other.ends(0, "status").out
+        other.plan(task(f"free-{language}"))
+        other.ends(0, RUN_ID=f"free-{language}")
+    assert runner.manifest["tasks"] == before["tasks"]
+    (world.root / "go").touch()
+    assert process.wait(30) == 0
+    assert claims(runner) == []
+
+
+def test_of_many_that_start_at_once_exactly_one_runs(runner: Runner) -> None:
+    root = runner.world.root
+    runner.plan(task("one", f"echo x >> {root}/ran\n{hold(root / 'go')}{COMMIT}"))
+    started = [runner.start(RUN_ID=f"r{n % 2}") for n in range(6)]
+    wait_for(lambda: sum(p.poll() is not None for p in started) == 5, "the end of five")
+    (root / "go").touch()
+    codes = sorted(process.wait(30) for process in started)
+    assert codes == [0, 11, 11, 11, 11, 11], runner.narration()
+    assert (root / "ran").read_text() == "x\n"
+
+
+def test_claims_of_the_dead_do_not_count_and_those_of_others_do(runner: Runner) -> None:
+    """A process id that was given anew is no claim; another machine cannot be looked at."""
+    runner.plan(task("one"))
+    folder = runner.repo / ".git" / "agent-workers" / "locks" / "runs"
+    folder.mkdir(parents=True)
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    mine = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+
+    def claim(name: str, host: str, started: str, line: str) -> Path:
+        path = folder / f"{os.getpid()}-{name}.held"
+        path.write_text(f"host {host}\npid {os.getpid()}\nstarted {started}\nclaim {line}\n")
+        return path
+
+    host = socket.gethostname()
+    elsewhere = claim("a", "elsewhere.invalid", f"{boot} {mine}", "branch one")
+    assert "elsewhere.invalid" in runner.refused(11)
+    elsewhere.unlink()
+    living = claim("b", host, f"{boot} {mine}", "run r1")
+    assert str(os.getpid()) in runner.refused(11)
+    living.unlink()
+    claim("c", host, f"{boot} {int(mine) + 1}", "branch one")
+    claim("d", host, f"{boot[::-1]} {mine}", "run r1")
+    claim("e", host, f"{boot} {mine}", "branch other")
+    runner.ends(0)
+    assert [path.name.partition("-")[2] for path in claims(runner)] == ["e.held"]
+
+
+# --- Output and disks -----------------------------------------------------------------------
+
+
+def test_output_is_not_held_in_memory(runner: Runner) -> None:
+    """C18: 300 MB in one line, by a runner that may use much less."""
+    runner.plan(task("one", "head -c 300000000 /dev/zero\n" + CHANGE), task("two", CHANGE))
+    # What it starts shares the limit.
+    ran = runner.ends(0, limit=f"ulimit -v {100_000 if runner.language == 'bash' else 250_000}")
+    assert (runner.folder / "tasks" / "one" / "agent.log").stat().st_size == 300_000_000
+    assert len(ran.out) + len(ran.err) < 20_000
+    (runner.folder / "tasks" / "one" / "agent.log").unlink()
+
+
+def test_a_log_that_cannot_grow_fails_its_task_alone(runner: Runner) -> None:
+    """C18: with a limit on file sizes."""
+    runner.plan(task("one", "yes | head -c 3000000 || exit 1\n" + CHANGE), task("two", CHANGE))
+    runner.ends(1, limit="ulimit -f 512")
+    assert runner.statuses() == {"one": "failed", "two": "passed"}
+    records_are_valid(runner.folder)
+
+
+def test_a_full_disk_is_a_clear_failure(runner: Runner) -> None:
+    """C18: the records were on it; those that there are can be read."""
+    logs, kept = runner.world.root / "logs", runner.world.root / "kept"
+    logs.mkdir()
+    unshare = ["unshare", "-rm", "sh", "-c"]
+    if (
+        subprocess.run(
+            [*unshare, f"mount -t tmpfs none {logs}"], check=False, capture_output=True
+        ).returncode
+        != 0
+    ):
+        pytest.skip("no file system of its own can be mounted here")
+    runner.plan(
+        task("one", "yes | head -c 3000000\n" + CHANGE), task("two", CHANGE), max_parallel=1
+    )
+    script = (
+        f"mount -t tmpfs -o size=256k none {logs} && cd {runner.repo} && {{ '{runner.path}';"
+        f" code=$?; cp -r {logs} {kept}; exit $code; }}"
+    )
+    done = subprocess.run(
+        [*unshare, script], env=runner.environment({"LOG_ROOT": str(logs)}), check=False,
+        capture_output=True, stdin=subprocess.DEVNULL, timeout=60, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1, done
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    records_are_valid(kept)
+    assert (kept / "r1" / "manifest.json").exists()
+
+
+def test_a_reader_that_went_away_does_not_end_the_run(runner: Runner) -> None:
+    for number, limit in enumerate(("exec >&-", "exec >&- 2>&- <&-", "exec > /dev/full 2>&1")):
+        runner.run_id = f"r{number}"
+        runner.plan(task(f"t{number}", COMMIT, verify=["echo x"]))
+        runner.run(limit=limit)
+        assert runner.manifest["status"] == "passed", limit
+        assert runner.log("tasks", f"t{number}", "verify-01.log") == b"x\n"
+    runner.run_id = "piped"
+    runner.plan(task("piped", hold(runner.world.root / "go") + COMMIT))
+    process = subprocess.Popen(
+        [str(runner.path)], cwd=runner.repo, env=runner.environment({}), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stderr.close()
+    (runner.world.root / "go").touch()
+    process.wait(30)
+    assert runner.manifest["status"] == "passed"
+
+
+def test_a_terminal_shows_one_line_per_task_that_updates(runner: Runner) -> None:
+    """State, seconds and the last line of the log, cut to the width, without its controls."""
+    root = runner.world.root
+    noise = "printf '\\033[2J\\033]0;title\\007working \\303\\251 %0200d' 7"
+    runner.plan(task("one", f"{noise}\n{hold(root / 'go')}{COMMIT}"), task("two"))
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [str(runner.path)], cwd=runner.repo, stdin=slave, stdout=slave, stderr=slave,
+        env=runner.environment({"TERM": "xterm", "COLUMNS": "80"}), start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+    seen = b""
+
+    def read_more(words: bytes) -> bool:
+        nonlocal seen
+        if select.select([master], [], [], 0.05)[0]:
+            with contextlib.suppress(OSError):
+                seen += os.read(master, 65536)
+        return words in seen
+
+    try:
+        wait_for(lambda: read_more(b"working"), "the last line of the log")
+        (root / "go").touch()
+        wait_for(lambda: (read_more(b"no such words"), process.poll() is not None)[1], "the end")
+        read_more(b"next:")
+    finally:
+        os.close(master)
+        process.kill()
+    assert process.wait() == 0
+    assert b"\x1b[2J" not in seen
+    assert b"\x1b]0;" not in seen
+    assert b"one" in seen
+    assert b"running" in seen
+    assert max(len(line) for line in re.split(rb"[\r\n]|\x1b\[[0-9;]*[A-Za-z]", seen)) < 400
+
+
+def test_children_are_started_as_any_program_is(runner: Runner) -> None:
+    """No descriptor, ignored signal or mode mask of the runner's own reaches them."""
+    show = (
+        "umask; grep -E 'Sig(Ign|Blk)' /proc/self/status;"
+        " ls /proc/$$/fd | sort -n | tr '\\n' ' '; echo\n"
+    )
+    runner.plan(
+        task("one", show + CHANGE, setup=[show], verify=[show, sh(show)]),
+        preflight=[show], backups=[{"run": show, "check": show}], postflight=[sh(show)],
+    )  # fmt: skip
+    expected = subprocess.run(
+        ["bash", "-c", f"umask 027; {show}"], env=runner.world.env, stdin=subprocess.DEVNULL,
+        capture_output=True, check=True,
+    ).stdout  # fmt: skip
+    assert expected.endswith(b"0 1 2 \n"), expected
+    runner.ends(0, limit="umask 027")
+    manifest = runner.manifest
+    (row,) = manifest["tasks"]
+    steps = [*manifest["preflight"], *manifest["backups"], *row["setup"], *row["verify"],
+             *manifest["postflight"]]  # fmt: skip
+    for log in [*(step["log"] for step in steps), row["log"], "backups/backup-01-check.log"]:
+        assert runner.log(log) == expected, log
+    assert (runner.tree("one") / "README.md").stat().st_mode & 0o777 == 0o640
+    assert (runner.tree("one") / "one.txt").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_damaged_record_is_named_and_not_overwritten(runner: Runner) -> None:
+    """C20, C22."""
+    runner.plan(task("one"), task("two"))
+    runner.ends(0)
+    for name, content in (("gate.json", b""), ("plan.json", b"{"), ("gate.json", b"[1]")):
+        path = runner.folder / name
+        good = path.read_bytes()
+        path.write_bytes(content)
+        for words, env in (([], {"RESUME": "1"}), (["finish"], {}), (["task", "two"], {})):
+            ran = runner.run(*words, env=env)
+            assert ran.code in (1, 2, 3, 4), (name, words, ran)
+            assert name in ran.err, (name, words, ran)
+            assert path.read_bytes() == content
+        path.write_bytes(good)
+    assert set(runner.statuses().values()) == {"passed"}

@@ -1,0 +1,1124 @@
+"""What runners of both languages do: the gate, the tasks, what they record, and the phases."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner_world import (
+    CHANGE,
+    COMMIT,
+    LANGUAGES,
+    Runner,
+    flag,
+    hold,
+    runner,
+    runner_language,
+    statuses,
+    task,
+)
+from world import SAMPLE_AGENT, World, wait_for
+
+__all__ = ["runner", "runner_language"]
+
+STEP = ["name", "command", "status", "exit_code", "seconds", "log"]
+TASK = [
+    "name", "status", "branch", "worktree", "base", "head", "exit_code", "files_changed",
+    "out_of_scope", "uncommitted", "setup", "verify", "log",
+]  # fmt: skip
+MANIFEST = [
+    "schema", "run_id", "run_name", "status", "exit_code", "repo", "base", "integration_branch",
+    "started_at", "ended_at", "preflight", "backups", "tasks", "postflight",
+]  # fmt: skip
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
+
+
+def nothing_was_made(runner: Runner) -> None:
+    """No branch, no worktree and no folder for them."""
+    assert runner.world.branches() == {"main"}
+    assert runner.world.worktrees() == [str(runner.repo)]
+    assert not runner.tree("x").parent.exists()
+
+
+# --- A run that goes well -------------------------------------------------------------------
+
+
+def test_a_good_run_leaves_a_complete_record(runner: Runner) -> None:
+    """Order, artefacts, modes, and a report whose commands work as they stand."""
+    base = runner.world.git("rev-parse", "HEAD")
+    runner.plan(
+        task("alpha", "echo out\necho err >&2\n" + COMMIT, owns=["alpha.txt"],
+             setup=["pwd"], verify=["cat alpha.txt", ["test", "-s", "alpha.txt"]]),
+        task("beta", COMMIT, depends_on=["alpha"]),
+        preflight=["pwd", {"name": "named", "run": ["echo", "it's"]}],
+        backups=[{"name": "dump", "run": 'printf data > "$RUN_DIR/dump.sql"',
+                  "artifact": "{RUN_DIR}/dump.sql", "check": "cat {RUN_DIR}/dump.sql"}],
+        postflight=["test -e .git && echo after"],
+        rollback=["echo back"],
+    )  # fmt: skip
+    ran = runner.ends(0)
+
+    manifest = runner.manifest
+    assert list(manifest) == MANIFEST
+    assert (manifest["schema"], manifest["run_id"], manifest["run_name"]) == (1, "r1", "demo")
+    assert (manifest["status"], manifest["exit_code"]) == ("passed", 0)
+    assert (manifest["repo"], manifest["base"]) == (str(runner.repo), base)
+    assert manifest["integration_branch"] == "refs/heads/main"
+    assert re.fullmatch(TIME, manifest["started_at"])
+    assert re.fullmatch(TIME, manifest["ended_at"])
+    assert manifest["started_at"] <= manifest["ended_at"]
+
+    alpha, beta = manifest["tasks"]
+    assert set(TASK) <= set(alpha)
+    assert (alpha["status"], alpha["exit_code"], alpha["reason"]) == ("passed", 0, None)
+    assert (alpha["branch"], alpha["worktree"]) == ("alpha", str(runner.tree("alpha")))
+    assert alpha["base"] == base
+    assert alpha["head"] == runner.world.git("rev-parse", "alpha") != base
+    assert (alpha["files_changed"], alpha["uncommitted"]) == (["alpha.txt"], [])
+    assert alpha["log"] == "tasks/alpha/agent.log"
+    assert beta["base"] == base, "a task starts from the base, not from what it waits for"
+    assert runner.result("alpha") == {"schema": 1, **alpha}
+
+    steps = [*manifest["preflight"], *manifest["backups"], *alpha["setup"], *alpha["verify"],
+             *manifest["postflight"]]  # fmt: skip
+    assert statuses(steps) == ["passed"] * len(steps)
+    assert [step["exit_code"] for step in steps] == [0] * len(steps)
+    assert all(set(STEP) <= set(step) and step["seconds"] >= 0 for step in steps)
+    assert [(step["name"], step["command"]) for step in steps] == [
+        ("preflight-01", "pwd"), ("named", "echo 'it'\\''s'"),
+        ("dump", 'printf data > "$RUN_DIR/dump.sql"'),
+        ("setup-01", "pwd"), ("verify-01", "cat alpha.txt"), ("verify-02", "test -s alpha.txt"),
+        ("postflight-01", "test -e .git && echo after"),
+    ]  # fmt: skip
+    assert [runner.log(step["log"]).decode() for step in steps] == [
+        f"{runner.repo}\n", "it's\n", "", f"{runner.tree('alpha')}\n", "x\n", "", "after\n",
+    ]  # fmt: skip
+    assert runner.log("tasks", "alpha", "agent.log") == b"out\nerr\n"
+    assert runner.log("backups", "dump-check.log") == b"data"
+    artifact = manifest["backups"][0]["artifact"]
+    assert artifact["path"] == str(runner.folder / "dump.sql")
+    assert artifact["size"] == 4
+    assert artifact["sha256"] == hashlib.sha256(b"data").hexdigest()
+
+    found = {str(path.relative_to(runner.folder)) for path in runner.folder.rglob("*")}
+    assert found == {
+        "plan.json", "gate.json", "events.jsonl", "manifest.json", "REPORT.md", "dump.sql",
+        "preflight", "preflight/preflight-01.log", "preflight/named.log",
+        "backups", "backups/dump.log", "backups/dump-check.log",
+        "postflight", "postflight/postflight-01.log", "tasks", "tasks/alpha", "tasks/beta",
+        *(f"tasks/alpha/{n}" for n in ("prompt.md", "agent.log", "result.json", "events.jsonl",
+                                       "setup-01.log", "verify-01.log", "verify-02.log")),
+        *(f"tasks/beta/{n}" for n in ("prompt.md", "agent.log", "result.json", "events.jsonl")),
+    }  # fmt: skip
+    for path in (runner.folder.parent, runner.folder, *runner.folder.rglob("*")):
+        if path.name != "dump.sql":
+            expected = 0o700 if path.is_dir() else 0o600
+            assert stat.S_IMODE(path.stat().st_mode) == expected, path
+
+    plan = runner.json("plan.json")
+    assert plan["base_commit"] == base
+    assert plan["integration_branch"] == "refs/heads/main"
+    assert [(row["name"], row["depends_on"]) for row in plan["tasks"]] == [
+        ("alpha", []), ("beta", ["alpha"]),
+    ]  # fmt: skip
+    prompt = runner.log("tasks", "alpha", "prompt.md")
+    assert plan["tasks"][0]["prompt_sha256"] == hashlib.sha256(prompt).hexdigest()
+    assert plan["plan_sha256"] in runner.path.read_text()
+    assert runner.json("gate.json")["status"] == "passed"
+
+    # The user's checkout is as it was, and git does not see the records.
+    assert runner.world.git("status", "--porcelain", "--branch") == "## main"
+    assert runner.world.git("rev-parse", "HEAD") == base
+    exclude = (runner.repo / ".git" / "info" / "exclude").read_text()
+    assert exclude.splitlines().count("/.worker-runs/") == 1
+
+    assert re.search(r"^.*alpha.*passed", ran.out, re.M), ran.out
+    assert re.search(r"^.*beta.*passed", ran.out, re.M), ran.out
+    assert "next:" in ran.out
+    assert re.search(r"^\d\d:\d\d:\d\d alpha ", ran.err, re.M), ran.err
+    assert "\x1b" not in ran.out + ran.err
+    assert not runner.folder.joinpath("rollback.sh").exists()
+    check_events(runner)
+    report_commands_work(runner)
+
+
+def check_events(runner: Runner) -> None:
+    events = runner.events()
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert all(event["schema"] == 1 and re.fullmatch(TIME, event["at"]) for event in events)
+    assert [event["at"] for event in events] == sorted(event["at"] for event in events)
+    assert {event["phase"] for event in events} <= {
+        "run", "gate", "preflight", "backup", "setup", "agent", "verify", "postflight", "task",
+    }  # fmt: skip
+    rows = [(e["task"], e["phase"], e["name"], e["event"]) for e in events]
+    assert (None, "backup", "dump", "exited") in rows
+    in_order = [
+        (None, "run", None, "started"),
+        (None, "preflight", "preflight-01", "started"),
+        (None, "preflight", "preflight-01", "exited"),
+        (None, "backup", "dump", "started"),
+        ("alpha", "task", None, "started"),
+        ("alpha", "setup", "setup-01", "started"),
+        ("alpha", "setup", "setup-01", "exited"),
+        ("alpha", "agent", None, "started"),
+        ("alpha", "agent", None, "exited"),
+        ("alpha", "verify", "verify-01", "started"),
+        ("alpha", "verify", "verify-01", "exited"),
+        ("alpha", "task", None, "completed"),
+        ("beta", "task", None, "started"),
+        ("beta", "task", None, "completed"),
+        (None, "postflight", "postflight-01", "exited"),
+        (None, "run", None, "completed"),
+    ]
+    places = [rows.index(row) for row in in_order]
+    assert places == sorted(places), rows
+    own = runner.log("tasks", "alpha", "events.jsonl").decode().splitlines()
+    mine = [row for row in rows if row[0] == "alpha"]
+    assert [(e["task"], e["phase"], e["name"], e["event"]) for e in map(json.loads, own)] == mine
+
+
+def report_commands_work(runner: Runner) -> None:
+    """Review, merge and clean, pasted into a shell somewhere else."""
+    report = runner.log("REPORT.md").decode()
+    blocks = re.findall(r"^```bash\n(.*?)^```", report, re.M | re.S)
+    pasted = [block for block in blocks if "RESUME=1" not in block]
+    for words in ("merge --no-ff", "worktree remove", "branch -d", " diff ", " log ", " status"):
+        assert any(words in block for block in pasted), (words, report)
+    for block in pasted:
+        done = subprocess.run(
+            ["bash", "-e"], input=block.encode(), cwd="/", env=runner.world.env,
+            capture_output=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, (block, done.stderr)
+    assert runner.world.branches() == {"main"}
+    assert runner.world.worktrees() == [str(runner.repo)]
+    assert (runner.repo / "alpha.txt").exists()
+    assert (runner.repo / "beta.txt").exists()
+
+
+# --- The gate -------------------------------------------------------------------------------
+
+DUMP = {"name": "dump", "run": "true"}
+GATES: dict[str, tuple[dict[str, Any], str, list[str], str]] = {
+    "a failing preflight": ({"preflight": ["true", "exit 7", "true"]}, "preflight",
+                            ["passed", "failed", "not-started"], "7"),
+    "a list that fails": ({"preflight": [["false"], "true"]}, "preflight",
+                          ["failed", "not-started"], ""),
+    "a program that is not there": ({"preflight": [["no-such-program-x"]]}, "preflight",
+                                    ["failed"], ""),
+    "a preflight that a signal ends": ({"preflight": ["kill -KILL $$"]}, "preflight",
+                                       ["failed"], ""),
+    "a preflight that takes too long": (
+        {"preflight": [{"run": "sleep 30", "timeout_seconds": 0.3}]}, "preflight",
+        ["timed-out"], ""),
+    "a condition that cannot be decided": (
+        {"preflight": [{"run": "true", "when": "no_such_program_x"}]}, "preflight",
+        ["failed"], "could not be decided"),
+    "a condition that takes too long": (
+        {"preflight": [{"run": "true",
+                        "when": {"not": {"run": ["sleep", "30"], "timeout_seconds": 0.3}}}]},
+        "preflight", ["failed"], "could not be decided"),
+    "a path that a failing command makes": (
+        {"backups": ['where=$(false) && cp README.md "$where"', "true"]}, "backups",
+        ["failed", "not-started"], ""),
+    "a failing backup": ({"backups": ["true", "exit 3", "true"]}, "backups",
+                         ["passed", "failed", "not-started"], "3"),
+    "a backup that takes too long": (
+        {"backups": [{"run": "sleep 30", "timeout_seconds": 0.3}, "true"]}, "backups",
+        ["timed-out", "not-started"], ""),
+    "no artifact": ({"backups": [{**DUMP, "artifact": "out/a"}]}, "backups", ["failed"],
+                    "out/a"),
+    "an empty artifact": ({"backups": [{**DUMP, "run": ": > empty", "artifact": "empty"}]},
+                          "backups", ["failed"], "empty"),
+    "an old artifact": ({"backups": [{**DUMP, "artifact": "README.md"}]}, "backups",
+                        ["failed"], "README.md"),
+    "a folder as artifact": ({"backups": [{**DUMP, "run": "mkdir -p d/e", "artifact": "d"}]},
+                             "backups", ["failed"], ""),
+    "a check that fails": ({"backups": [{**DUMP, "check": ["false"]}]}, "backups", ["failed"],
+                           "check"),
+    "a check that takes too long": (
+        {"backups": [{**DUMP, "check": {"run": "sleep 30", "timeout_seconds": 0.3}}]},
+        "backups", ["failed"], "check"),
+    "items from a command that fails": (
+        {"tasks": [task("t", for_each={"run": "echo a; exit 4"})]}, "preflight", [], "4"),
+    "items from a file that is not there": (
+        {"tasks": [task("t", for_each={"file": "gone.txt"})]}, "preflight", [], "gone.txt"),
+    "items that make no branch": (
+        {"tasks": [task("t-{item}", branch="x/{V}/{item}", for_each={"run": "echo a"})],
+         "variables": {"V": ".."}}, "preflight", [], ".."),
+}  # fmt: skip
+PARTS = {name: n % 3 for n, name in enumerate(GATES)}
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_a_gate_that_fails_stops_before_any_worktree_exists(runner: Runner, part: int) -> None:
+    """Exit 3, later steps not started, the reason told, nothing made; no rollback is offered."""
+    (runner.repo / "README.md").write_text("old\n")
+    os.utime(runner.repo / "README.md", (1_000_000_000, 1_000_000_000))
+    for what in [name for name in GATES if PARTS[name] == part]:
+        fields, phase, words, reason = GATES[what]
+        runner.run_id = re.sub("[^a-z]+", "-", what)
+        runner.plan(
+            **{"tasks": [task("one"), task("two", depends_on=["one"])], "postflight": ["true"],
+               "rollback": ["true"], **fields}
+        )  # fmt: skip
+        ran = runner.ends(3)
+        manifest, gate = runner.manifest, runner.json("gate.json")
+        assert (manifest["status"], manifest["exit_code"]) == ("gate-refused", 3), what
+        assert gate["status"] == "gate-refused", what
+        assert statuses(manifest[phase]) == words, (what, manifest[phase])
+        if phase == "preflight" and words:
+            assert all(step["status"] == "not-started" for step in manifest["backups"]), what
+        said = f"{gate['reason']} {[s.get('reason') for s in manifest[phase]]}"
+        assert reason in said, (what, said)
+        assert gate["reason"] in ran.err, what
+        assert set(runner.statuses().values()) <= {"not-started"}, what
+        assert statuses(manifest["postflight"]) == ["not-started"] * len(manifest["postflight"])
+        assert not runner.folder.joinpath("rollback.sh").exists(), what
+        nothing_was_made(runner)
+
+
+def test_conditions_of_backups_and_tasks(runner: Runner) -> None:
+    """Every kind of condition; `backup_passed` is false for a backup that was skipped."""
+    runner.plan(
+        task("taken", when={"backup_passed": "taken"}),
+        task("left", when={"backup_passed": "left"}),
+        task("set", when={"env": "SET"}),
+        task("empty", when={"env": "EMPTY"}),
+        task("equal", when={"env": {"SET": "v 'x'", "EMPTY": ""}}),
+        task("unequal", when={"env": {"SET": "v"}}),
+        task("there", when={"path_exists": "README.md"}),
+        task("gone", when={"path_exists": "gone/x"}),
+        task("string", when="test -f README.md"),
+        task("list", when=["test", "-f", "gone"]),
+        task("all", when={"all": [{"env": "SET"}, {"not": {"path_exists": "gone"}}]}),
+        task("any", when={"any": [{"env": "EMPTY"}, "exit 1"]}),
+        task("step", verify=[{"run": "exit 1", "when": {"env": "EMPTY"}}, "true"]),
+        backups=[{"name": "taken", "run": "true", "when": "exit 0"},
+                 {"name": "left", "run": "exit 1", "when": "exit 125"}],
+        max_parallel=4,
+    )  # fmt: skip
+    runner.ends(0, SET="v 'x'", EMPTY="")
+    assert statuses(runner.manifest["backups"]) == ["passed", "skipped"]
+    passed = {"taken", "set", "equal", "there", "string", "all", "step"}
+    assert {name for name, word in runner.statuses().items() if word == "passed"} == passed
+    assert {word for name, word in runner.statuses().items() if name not in passed} == {"skipped"}
+    assert statuses(runner.tasks()["step"]["verify"]) == ["skipped", "passed"]
+    assert runner.world.branches() == passed | {"main"}, "a skipped task leaves nothing"
+
+
+def test_what_is_missing_is_told_before_anything_is_made(runner: Runner) -> None:
+    """Exit codes 2 and 4, and the words of the user; nothing is changed."""
+    runner.plan(task("one"), base="no-such-branch")
+    assert "no-such-branch" in runner.refused(2)
+    runner.plan(task("one"), agent={"cli": "no-such-agent-x"})
+    assert "no-such-agent-x" in runner.refused(4)
+    runner.plan(task("one"), agent={"cli": "./agents/gone"})
+    assert "./agents/gone" in runner.refused(4)
+    runner.plan(task("one", when={"env": "NEVER"}), task("two", depends_on=["one"]))
+    for env in (
+        {"RUN_ID": "../x"}, {"RUN_ID": "a/b"}, {"RUN_ID": "-x"}, {"RUN_ID": "a..b"},
+        {"RUN_ID": "x" * 101}, {"RUN_ID": "a b"}, {"RUN_ID": ".x"}, {"MAX_PARALLEL": "0"},
+        {"MAX_PARALLEL": "two"}, {"MAX_PARALLEL": "-1"}, {"MAX_PARALLEL": "1; touch x"},
+        {"ONLY": "one,thre"}, {"RERUN": "thre", "RESUME": "1"},
+    ):  # fmt: skip
+        (value,) = [v for name, v in env.items() if name != "RESUME"]
+        assert value.split(",")[-1][:50] in runner.refused(2, **env), env
+    for words in (["al"], ["task"], ["task", "thre"], ["gate", "x"], ["--nope"], ["all", "all"]):
+        runner.refused(2, *words)
+    for words in (["finish"], ["task", "one"]):
+        assert "RUN_ID" in runner.refused(2, *words, RUN_ID=None)
+    assert "one" in runner.refused(3, ONLY="two"), "what it waits for has not passed in this run"
+    runner.refused(3, "task", "one")
+    empty = runner.world.root / "empty"
+    empty.mkdir()
+    runner.refused(4, cwd=empty)
+    runner.world.git("init", "-q", cwd=empty)
+    runner.refused(4, cwd=empty)
+    assert "exit codes" in runner.ends(0, "--help").out
+    assert not (runner.repo / ".worker-runs").exists()
+    nothing_was_made(runner)
+
+
+def test_a_run_that_exists_is_not_run_again_unasked(runner: Runner) -> None:
+    runner.plan(task("one"))
+    runner.ends(0)
+    for words in ([], ["gate"]):
+        assert "RESUME=1" in runner.refused(3, *words)
+
+
+def test_names_that_are_taken_refuse_the_gate(runner: Runner) -> None:
+    """W21, W45: branches, branches in the way, paths; whatever was there stays as it was."""
+    world = runner.world
+    world.git("branch", "taken")
+    world.git("branch", "dir/x")
+    world.git("branch", "file")
+    runner.tree("path").mkdir(parents=True)
+    (runner.tree("path") / "mine").write_text("mine\n")
+    before = world.git("for-each-ref")
+    cases = {
+        "b": task("a", branch="taken"), "d": task("a", branch="dir"),
+        "f": task("a", branch="file/x"), "p": task("path"),
+    }  # fmt: skip
+    for name, bad in cases.items():
+        runner.run_id = name
+        runner.plan(task("fine"), bad, backups=["echo ran"])
+        runner.ends(3)
+        reason = runner.json("gate.json")["reason"]
+        assert bad.get("branch", bad["name"]).split("/")[0] in reason
+        assert statuses(runner.manifest["backups"]) == ["not-started"]
+        assert world.git("for-each-ref") == before
+        assert world.worktrees() == [str(runner.repo)]
+    assert sorted(p.name for p in runner.tree("path").parent.iterdir()) == ["path"]
+    assert (runner.tree("path") / "mine").read_text() == "mine\n"
+
+
+def test_hooks_and_git_variables_of_the_caller_have_no_effect(runner: Runner) -> None:
+    """W17, W29, W31: as if called from a hook of another repository, with a hook that fails."""
+    other = runner.world.make_repo("other")
+    hooks = runner.repo / ".git" / "hooks"
+    for name in ("post-checkout", "pre-commit", "reference-transaction"):
+        (hooks / name).write_text("#!/bin/sh\necho $0 >> $WORLD/hooks-ran\nexit 3\n")
+        (hooks / name).chmod(0o755)
+    runner.plan(task("one", CHANGE, agent={"commit_leftovers": True}))
+    inside = {"GIT_DIR": f"{other}/.git", "GIT_WORK_TREE": str(other), "GIT_PREFIX": "x/",
+              "GIT_INDEX_FILE": f"{other}/.git/index", "GIT_COMMON_DIR": f"{other}/.git",
+              "GIT_OBJECT_DIRECTORY": f"{other}/.git/objects", "CDPATH": "/tmp:/"}  # fmt: skip
+    before = runner.world.bytes_of(other)
+    runner.ends(0, **inside)
+    assert runner.world.bytes_of(other) == before
+    assert not (runner.world.root / "hooks-ran").exists()
+    assert runner.tasks()["one"]["files_changed"] == ["one.txt"]
+    assert runner.tasks()["one"]["uncommitted"] == []
+
+
+# --- Tasks ----------------------------------------------------------------------------------
+
+
+def outcomes() -> dict[str, Any]:
+    """A plan with every way in which a task can end."""
+    quiet = {"allow_no_change": True}
+    return {
+        "tasks": [
+            task("good", COMMIT, verify=["test -f good.txt"]),
+            task("fails", CHANGE + "exit 3\n", verify=["true"]),
+            task("silent", "echo nothing to do\n", verify=["true"]),
+            task("quiet", ":\n", verify=["true"], agent=quiet),
+            task("quiet-too", ":\n", verify=["exit 6", "true"], allow_no_change=True),
+            task("leaves", CHANGE + "rm README.md\n"),
+            task("kept", CHANGE + "rm README.md\n", agent={"commit_leftovers": True}),
+            task("strays", "mkdir -p src/d other; echo x > src/d/a; echo x > other/b\n"
+                 "git add src && git commit -qm part; echo y > src/.hid\n",
+                 owns=["src/**"], verify=["exit 5"]),
+            task("renames", "git mv README.md src.md && git commit -qm mv\n", owns=["src.*"]),
+            task("untold", COMMIT, changelog="changes/untold.md", verify=["true"]),
+            task("told", "mkdir changes; echo told > changes/told.md\n",
+                 changelog="changes/told.md"),
+            task("hidden", COMMIT + "mkdir -p .worker-runs/changelog\n"
+                 "echo told > .worker-runs/changelog/hidden.md\n",
+                 changelog=".worker-runs/changelog/hidden.md"),
+            task("unset", COMMIT, setup=["true", "exit 9", "true"], verify=["true"]),
+            task("untested", COMMIT, verify=["true", "exit 4", "true"]),
+            task("prepared", ":\n", setup=["echo x > built.txt; echo more >> README.md"]),
+            task("prepared-too", "echo more >> built.txt\n", setup=["echo x > built.txt"]),
+            task("detached", COMMIT + "git checkout -q --detach\n"),
+            task("elsewhere", "git checkout -q -b aside\n" + COMMIT),
+            task("vanishes", 'rm -rf "$WORKTREE"\n'),
+            task("unlinked", CHANGE + "rm .git\n", agent={"commit_leftovers": True}),
+            task("killed", CHANGE + "kill -KILL $$\n"),
+            task("skipped", COMMIT, when="exit 1"),
+            task("undecided", COMMIT, when="exit 127"),
+            task("after-skipped", COMMIT, depends_on=["skipped"]),
+            task("after-failed", COMMIT, depends_on=["good", "fails"]),
+            task("after-after", COMMIT, depends_on=["after-failed"]),
+            task("after-silent", COMMIT, depends_on=["silent"]),
+            task("after-quiet", COMMIT, depends_on=["quiet", "good"]),
+        ],
+        "postflight": ["true"],
+        "rollback": ["echo 'b'", {"run": ["true"], "when": {"env": "NEVER"}}],
+    }  # fmt: skip
+
+
+OUTCOMES = {
+    "good": "passed", "fails": "failed", "silent": "no-change", "quiet": "no-change",
+    "quiet-too": "failed", "leaves": "passed", "kept": "passed", "strays": "failed",
+    "renames": "failed", "untold": "failed", "told": "passed", "hidden": "passed",
+    "unset": "failed", "untested": "failed", "prepared": "no-change", "prepared-too": "passed",
+    "detached": "failed", "elsewhere": "failed", "vanishes": "failed", "unlinked": "failed",
+    "killed": "failed", "skipped": "skipped",
+    "undecided": "failed", "after-skipped": "passed", "after-failed": "not-started",
+    "after-after": "not-started", "after-silent": "not-started", "after-quiet": "passed",
+}  # fmt: skip
+
+
+def test_every_way_in_which_a_task_can_end(runner: Runner) -> None:
+    """C12 (silent): nothing but a change counts. C24: one failure is the failure of the run."""
+    runner.plan(**outcomes())
+    ran = runner.ends(1, MAX_PARALLEL="4")
+    assert runner.statuses() == OUTCOMES
+    manifest, rows = runner.manifest, runner.tasks()
+    assert (manifest["status"], manifest["exit_code"]) == ("failed", 1)
+    assert statuses(manifest["postflight"]) == ["not-started"]
+    assert runner.folder.joinpath("rollback.sh").exists()
+    for name, word in OUTCOMES.items():
+        assert re.search(rf"^.*\b{name} .*{word}", ran.out, re.M), (name, ran.out)
+        if word in ("failed", "not-started"):
+            assert rows[name]["reason"], name
+
+    assert (rows["fails"]["exit_code"], rows["fails"]["uncommitted"]) == (3, ["fails.txt"])
+    assert "3" in rows["fails"]["reason"]
+    assert statuses(rows["fails"]["verify"]) == ["not-started"]
+    assert statuses(rows["silent"]["verify"]) == ["not-started"]
+    assert rows["silent"]["files_changed"] == []
+    assert statuses(rows["quiet"]["verify"]) == ["passed"]
+    assert statuses(rows["quiet-too"]["verify"]) == ["failed", "not-started"]
+
+    base = manifest["base"]
+    assert rows["leaves"]["head"] == base
+    assert rows["leaves"]["uncommitted"] == ["README.md", "leaves.txt"]
+    assert rows["leaves"]["files_changed"] == ["README.md", "leaves.txt"]
+    assert rows["kept"]["head"] == runner.world.git("rev-parse", "kept") != base
+    assert rows["kept"]["uncommitted"] == []
+    assert rows["kept"]["files_changed"] == ["README.md", "kept.txt"]
+    subject = runner.world.git("log", "-1", "--format=%s", "kept")
+    assert subject == "kept: work that the agent left uncommitted"
+
+    assert rows["strays"]["out_of_scope"] == ["other/b"]
+    assert rows["strays"]["files_changed"] == ["other/b", "src/.hid", "src/d/a"]
+    assert "owns" in rows["strays"]["reason"] or "other/b" in rows["strays"]["reason"]
+    assert statuses(rows["strays"]["verify"]) == ["failed"], "verify runs all the same"
+    assert rows["renames"]["out_of_scope"] == ["README.md"], "the old path is a change too"
+    assert "changes/untold.md" in rows["untold"]["reason"]
+    assert statuses(rows["untold"]["verify"]) == ["passed"]
+
+    assert statuses(rows["unset"]["setup"]) == ["passed", "failed", "not-started"]
+    assert statuses(rows["unset"]["verify"]) == ["not-started"]
+    assert (rows["unset"]["agent_started"], rows["unset"]["exit_code"]) == (False, None)
+    assert statuses(rows["untested"]["verify"]) == ["passed", "failed", "not-started"]
+    assert rows["untested"]["verify"][1]["exit_code"] == 4
+    assert rows["prepared-too"]["files_changed"] == ["built.txt"]
+    for name in ("detached", "elsewhere"):
+        assert "branch" in rows[name]["reason"], name
+    assert "could not be decided" in rows["undecided"]["reason"]
+    assert "fails" in rows["after-failed"]["reason"]
+    assert "after-failed" in rows["after-after"]["reason"]
+    assert "silent" in rows["after-silent"]["reason"]
+    made = {n for n, word in OUTCOMES.items() if word not in ("skipped", "not-started")}
+    assert runner.world.branches() == made - {"undecided"} | {"main", "aside"}
+    names = {event["task"] for event in runner.events()}
+    assert names == {*OUTCOMES, None}, "the events of the run name every task"
+
+
+IDS = re.compile(r"\b[0-9a-f]{40}\b")
+
+
+def normal(runner: Runner, text: str) -> str:
+    """A text without what differs between any two runs: places, ids, times."""
+    ids: dict[str, str] = {}
+    text = text.replace(str(runner.path), "RUNNER").replace(str(runner.world.root), "ROOT")
+    text = IDS.sub(lambda found: ids.setdefault(found[0], f"id{len(ids)}"), text)
+    text = re.sub(TIME, "TIME", text)
+    text = re.sub(r'("seconds": )[\d.]+', r"\1N", text)
+    return re.sub(r"\b\d+(\.\d+)? ?s\b", "N s", text)
+
+
+@pytest.fixture
+def pair() -> Iterator[list[Runner]]:
+    """A runner of each language, each in a world of its own."""
+    worlds = [World() for _ in LANGUAGES]
+    try:
+        yield [Runner(world, language) for world, language in zip(worlds, LANGUAGES, strict=True)]
+    finally:
+        for world in worlds:
+            world.close()
+
+
+def test_both_languages_record_the_same(pair: list[Runner]) -> None:
+    """One task at a time: every file of the run is the same but for times, ids and places."""
+    seen: list[dict[str, str]] = []
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for each in pair:
+            each.plan(**outcomes())
+        runs = list(pool.map(lambda each: each.ends(1, MAX_PARALLEL="1"), pair))
+    for each, ran in zip(pair, runs, strict=True):
+        texts = {
+            str(path.relative_to(each.folder)): normal(each, path.read_text())
+            for path in sorted(each.folder.rglob("*"))
+            if path.is_file()
+        }
+        narrated = re.sub(r"(?m)^\d\d:\d\d:\d\d ", "", ran.err)
+        texts |= {"stdout": normal(each, ran.out), "stderr": normal(each, narrated)}
+        texts["stdout"] = re.sub(" +", " ", texts["stdout"])
+        seen.append(texts)
+    python, bash = seen
+    assert sorted(python) == sorted(bash)
+    for name, text in python.items():
+        assert bash[name] == text, name
+
+
+def test_tasks_run_at_most_so_many_at_a_time(runner: Runner) -> None:
+    """C24, Q11: a pool of two, and the first of four fails. The two need each other to go on."""
+    root = runner.world.root
+    count = f"mkdir {root}/slot.$TASK; ls -d {root}/slot.* | wc -l >> {root}/counts\n"
+    leave = f"rmdir {root}/slot.$TASK\n"
+    both = {
+        name: count + flag(root / f"is-{name}") + hold(root / f"is-{other}") + leave + CHANGE
+        for name, other in (("one", "two"), ("two", "one"))
+    }
+    runner.plan(
+        task("one", both["one"] + "exit 3\n"), task("two", both["two"]),
+        task("three", count + leave + CHANGE), task("four", count + leave + CHANGE),
+        max_parallel=2,
+    )  # fmt: skip
+    ran = runner.ends(1)
+    assert runner.statuses() == {
+        "one": "failed", "two": "passed", "three": "passed", "four": "passed"
+    }  # fmt: skip
+    assert max(map(int, (root / "counts").read_text().split())) == 2
+    assert re.search(r"^.*\bone\b.*failed", ran.out, re.M)
+
+
+def test_after_a_failure_no_more_tasks_start_where_the_plan_says_so(runner: Runner) -> None:
+    """Those that run are let finish."""
+    root = runner.world.root
+    runner.plan(
+        task("one", hold(root / "two-runs") + "exit 1\n"),
+        task("two", flag(root / "two-runs") + hold(root / "over") + CHANGE),
+        task("three"),
+        task("four", depends_on=["two"]),
+        on_failure="stop",
+    )  # fmt: skip
+    process = runner.start()
+    try:
+        result = runner.folder / "tasks" / "one" / "result.json"
+        wait_for(lambda: result.exists() and runner.result("one")["status"] == "failed", "one")
+    finally:
+        (root / "over").touch()
+        assert process.wait(30) == 1
+    assert runner.statuses() == {
+        "one": "failed", "two": "passed", "three": "not-started", "four": "not-started"
+    }  # fmt: skip
+
+
+def test_a_task_takes_few_git_processes_and_worktrees_are_made_one_at_a_time(
+    runner: Runner,
+) -> None:
+    """Also when tasks are processes of their own."""
+    root = runner.world.root
+    real = subprocess.run(["which", "git"], capture_output=True, text=True, check=True).stdout
+    runner.script(
+        "git",
+        f"""echo "$*" >> {root}/git-calls
+case " $* " in
+*" worktree add "*)
+  mkdir {root}/adding || echo overlap >> {root}/overlaps
+  {real.strip()} "$@"; code=$?; sleep 0.05; rmdir {root}/adding; exit $code;;
+esac
+exec {real.strip()} "$@"
+""",
+    )
+    calls: list[int] = []
+    for number in (2, 6):
+        runner.run_id = f"r{number}"
+        tasks = [task(f"t{number}{n}", CHANGE) for n in range(number)]
+        runner.plan(*tasks, max_parallel=4)
+        (root / "git-calls").write_text("")
+        runner.ends(0)
+        calls.append(len((root / "git-calls").read_text().splitlines()))
+    assert calls[1] - calls[0] <= 4 * 5, (root / "git-calls").read_text()
+    runner.run_id = "r3"
+    runner.plan(*[task(f"p{n}", CHANGE) for n in range(4)])
+    runner.ends(0, "gate")
+    for process in [runner.start("task", f"p{n}") for n in range(4)]:
+        assert process.wait(30) == 0, runner.narration()
+    runner.ends(0, "finish")
+    assert not (root / "overlaps").exists()
+
+
+# --- What an agent is given -----------------------------------------------------------------
+
+PROMPTS = [
+    "plain", "ends with lines\n\n\n", "\n\nbegins with lines", "dos\r\nlines\r\n", " blanks \t ",
+    "it's \"quoted\" `touch PWN` $(touch PWN) ${HOME} $HOME \\ \\n %s %% !x * ? ~ # &",
+    "EOF\nPROMPT\nEND\n__END__\n'''\n\"\"\"\n---\nEOF\n", "ünï \u202e 日本 \U0001f600 \u2028 \x85",
+    "-n", "--help", "{not_a_name} {} {{HOST}} ${HOST} {HOST}", "\x1b[31mred\x07\x01\x7f", "\\", "-",
+]  # fmt: skip
+
+
+def test_prompts_arrive_byte_for_byte_in_every_mode(runner: Runner) -> None:
+    """Q05, Q09: with the sample agent; nothing is added, nothing is lost, nothing is run."""
+    modes = {
+        "stdin": {"prompt_mode": "stdin"},
+        "argument": {"prompt_mode": "argument", "prompt_arg": "--prompt="},
+        "file": {"prompt_mode": "file", "prompt_arg": "--prompt-file"},
+    }
+    big = "x" * 100_000 + "\n\n"
+    # Several prompts in one run of the agent for each mode: what arrives is what counts.
+    runner.plan(
+        *[
+            task(f"{mode}-{n}", prompt, agent=fields)
+            for mode, fields in modes.items()
+            for n, prompt in enumerate([*PROMPTS, big])
+            if n % 3 == list(modes).index(mode) or n < 4 or prompt == big
+        ],
+        agent={"cli": str(SAMPLE_AGENT), "args": ["-p"], "allow_no_change": True},
+        variables={"HOST": "h"},
+        max_parallel=4,
+    )
+    runner.ends(0)
+    got = {Path(row["cwd"]).name: row for row in runner.world.prompts()}
+    assert len(got) == len(runner.manifest["tasks"]) > 20
+    for name, row in got.items():
+        mode, _, number = name.partition("-")
+        given = [*PROMPTS, big][int(number)].replace("{{HOST}}", "{h}").replace(" {HOST}", " h")
+        assert (row["via"], row["prompt"]) == (mode, given)
+        assert runner.log("tasks", name, "prompt.md") == given.encode()
+    assert not list(runner.world.root.rglob("PWN"))
+
+
+def test_a_prompt_file_of_any_bytes_of_text_is_embedded(runner: Runner) -> None:
+    content = "é\r\n$(x)\n\n".encode()
+    (runner.plan_file.parent / "sub").mkdir()
+    (runner.plan_file.parent / "sub" / "p.md").write_bytes(content)
+    runner.plan({"name": "one", "prompt_file": "sub/p.md"}, agent={"cli": "true"})
+    (runner.plan_file.parent / "sub" / "p.md").unlink()
+    runner.ends(1)
+    assert runner.log("tasks", "one", "prompt.md") == content
+
+
+def environment(path: Path) -> dict[str, str]:
+    """What `env -0` printed."""
+    words = path.read_bytes().decode().split("\0")
+    return dict(word.split("=", 1) for word in words if word)  # type: ignore[misc]
+
+
+def test_the_environment_of_commands_and_agents(runner: Runner) -> None:
+    """The caller's, without what would mislead; values of the plan; a mark; stdin is closed."""
+    show = "cat; env -0 >"
+    runner.plan(
+        task("one", "env -0 > $WORLD/agent\n" + CHANGE, verify=[f"{show} $WORLD/verify"],
+             agent={"env": {"EXTRA": "e {V} 'x'", "MINE": ""}}),
+        preflight=[f"{show} $WORLD/preflight"],
+        variables={"V": "a b"},
+    )  # fmt: skip
+    logs = runner.world.root / "logs"
+    noise = {"TMUX": "/x,1,0", "TMUX_PANE": "%1", "GIT_DIR": "/gone", "GIT_INDEX_FILE": "/gone",
+             "LOG_ROOT": str(logs), "MAX_PARALLEL": "1", "ONLY": "one", "MINE": "caller's",
+             "LC_ALL": "C.UTF-8", "PLAN_V": "o'v", "ODD": "line\nline"}  # fmt: skip
+    runner.ends(0, stdin=b"not for any child\n", **noise)
+    folder = logs / "r1"
+    gone = {"TMUX", "TMUX_PANE", "GIT_DIR", "GIT_INDEX_FILE", "LOG_ROOT", "MAX_PARALLEL", "ONLY",
+            "RESUME", "RERUN", "DRY_RUN"}  # fmt: skip
+    for name in ("preflight", "agent", "verify"):
+        env = environment(runner.world.root / name)
+        assert not gone & set(env), name
+        expected = {"PLAN_V": "o'v", "RUN_ID": "r1", "RUN_DIR": str(folder), "ODD": "line\nline",
+                    "REPO_ROOT": str(runner.repo), "LC_ALL": "C.UTF-8"}  # fmt: skip
+        mark = f"{folder}/preflight"
+        if name != "preflight":
+            expected |= {"TASK": "one", "WORKTREE": str(runner.tree("one"))}
+            mark = f"{folder}/tasks/one"
+        assert {key: env.get(key) for key in expected} == expected, name
+        assert env["AGENT_WORKERS_RUN"] == mark
+    agent = environment(runner.world.root / "agent")
+    assert (agent["EXTRA"], agent["MINE"]) == ("e o'v 'x'", "")
+    assert (folder / "preflight" / "preflight-01.log").read_bytes() == b""
+    assert not (runner.repo / ".worker-runs").exists()
+
+
+def test_the_words_that_an_agent_is_started_with(runner: Runner) -> None:
+    """Working directory flag and prompt flag, apart or joined; the program by its path."""
+    show = 'pwd; for word in "$@"; do printf \'<%s>\\n\' "$word"; done; cat; echo x > f\n'
+    runner.script("show", show)
+    local = runner.repo / "tools dir" / "show"
+    local.parent.mkdir()
+    local.write_text(f"#!/bin/sh\n{show}")
+    local.chmod(0o755)
+    base = {"cli": "show", "args": ["a b", "", "it's", "{TASKS}", "*"]}
+    runner.plan(
+        task("plain", "P\n"),
+        task("apart", "P", agent={"work_dir_arg": "-C", "prompt_mode": "argument",
+                                  "prompt_arg": "-p"}),
+        task("joined", "P", agent={"work_dir_arg": "--dir=", "prompt_mode": "argument",
+                                   "prompt_arg": "--p="}),
+        task("bare", "-x", agent={"prompt_mode": "argument"}),
+        task("file", "P", agent={"prompt_mode": "file", "prompt_arg": "--f="}),
+        task("local", "P", agent={"cli": "./tools dir/show", "args": [], "log_name": "own.txt"}),
+        agent=base,
+    )  # fmt: skip
+    runner.ends(0, stdin=b"not for the agent\n")
+    fixed = "<a b>\n<>\n<it's>\n<{TASKS}>\n<*>\n"
+    prompt = runner.folder / "tasks" / "file" / "prompt.md"
+    expected = {
+        "plain": f"{fixed}P\n",
+        "apart": f"{fixed}<-C>\n<{runner.tree('apart')}>\n<-p>\n<P>\n",
+        "joined": f"{fixed}<--dir={runner.tree('joined')}>\n<--p=P>\n",
+        "bare": f"{fixed}<-x>\n",
+        "file": f"{fixed}<--f={prompt}>\n",
+        "local": "P",
+    }
+    for name, words in expected.items():
+        log = runner.log("tasks", name, "own.txt" if name == "local" else "agent.log").decode()
+        assert log == f"{runner.tree(name)}\n{words}", name
+
+
+NASTY = [
+    "it's", '"', "$(touch PWN)", "`touch PWN`", "a b", "*", "\\", "a\\", "!x", "$HOME", "-n", "",
+    "a\nb", "é", "& ; | > x", "{V0}", "&", "\\&", "/", "~", "%s",
+]  # fmt: skip
+
+
+def test_values_stay_data_in_every_kind_of_quoting(runner: Runner) -> None:
+    """Q05, Q07, Q19: bare, in both quotes, in lists and prompts; overridden by the caller too."""
+    names = {f"V{n}": value for n, value in enumerate(NASTY)}
+    # As they stand in the plan, and as the caller gives them.
+    for source in ("plan", "caller"):
+        runner.run_id = source
+        show = " ".join(f"{{{n}}} '{{{n}}}' \"{{{n}}}\" \"$PLAN_{n}\" x{{{n}}}'y'" for n in names)
+        runner.plan(
+            task(source, CHANGE + "".join(f"# {{{name}}}\n" for name in ("V2", "V4"))),
+            variables=names if source == "plan" else dict.fromkeys(names, "old"),
+            preflight=[
+                f"printf '%s\\0' {show}",
+                ["printf", "%s\\0", *(f"{{{name}}}" for name in names)],
+                ["python3", "-c", "print(\"hi\", 'there')"],
+                "python3 -c 'print(\"hi\")'",
+            ],
+        )
+        env = {f"PLAN_{n}": v for n, v in names.items()} if source == "caller" else {}
+        runner.ends(0, **env)
+        logs = [runner.log(step["log"]).decode() for step in runner.manifest["preflight"]]
+        words = [w for v in NASTY for w in (v, v, v, v, f"x{v}y")]
+        assert logs[0].split("\0") == [*words, ""], source
+        assert logs[1].split("\0") == [*NASTY, ""], source
+        assert logs[2:] == ["hi there\n", "hi\n"]
+        prompt = runner.log("tasks", source, "prompt.md").decode()
+        assert prompt == CHANGE + "# $(touch PWN)\n# a b\n"
+    assert not list(runner.world.root.rglob("PWN"))
+
+
+def test_file_names_and_output_that_are_not_utf_8(runner: Runner) -> None:
+    """Q19: any name that git takes, committed, left, out of scope, and committed by the runner."""
+    odd = ["it's", '"', "a\nb", "a\tb", "\udce9", "-x", "*", ":(top)x", " s ", "\\", "é", "[a]"]
+    make = "".join(
+        "name=$(printf '" + "".join(f"\\{b:03o}" for b in os.fsencode(name)) + "')\n"
+        'printf x > "$1/$name"\n'
+        for name in odd
+    )
+    runner.script("make-odd", make)
+    runner.plan(
+        task("left", "printf 'out \\351\\n\\000'; mkdir d; make-odd d\n", owns=["src/**"]),
+        task("done", "mkdir d; make-odd d; git add -A; git commit -qm x\n", owns=["d/*"],
+             verify=["printf '\\377'; test -e d/[*]"]),
+        task("kept", "mkdir d; make-odd d\n", agent={"commit_leftovers": True}),
+    )  # fmt: skip
+    runner.ends(1)
+    assert runner.statuses() == {"left": "failed", "done": "passed", "kept": "passed"}
+    expected = sorted(f"d/{name}" for name in odd)
+    rows = runner.tasks()
+    for name, fields in {
+        "left": ["files_changed", "uncommitted", "out_of_scope"],
+        "done": ["files_changed"],
+        "kept": ["files_changed"],
+    }.items():
+        for field in fields:
+            assert sorted(rows[name][field]) == expected, (name, field)
+    assert rows["kept"]["uncommitted"] == rows["done"]["uncommitted"] == []
+    assert runner.log("tasks", "left", "agent.log") == b"out \xe9\n\x00"
+    assert runner.log("tasks", "done", "verify-01.log") == b"\xff"
+    runner.world.git("diff", "--exit-code", "done", "kept")
+
+
+# --- for_each -------------------------------------------------------------------------------
+
+
+def test_tasks_for_each_item(runner: Runner) -> None:
+    """Lists, lines of a file and of a command; names, branches and order follow the items."""
+    (runner.repo / "hosts.txt").write_bytes(b"web-1\r\n\nweb 2\n" + "é'\"".encode())
+    runner.world.commit("hosts")
+    runner.plan(
+        task("up-{item}", "printf '%s' \"$PLAN_item\" > f\n", for_each={"file": "hosts.txt"},
+             branch="up/{item}", verify=['test "$(cat f)" = {item}'], depends_on=["list"]),
+        task("check", CHANGE, for_each={"run": "printf 'web-1\\nzz'"}, depends_on=["up-{item}"]),
+        task("list", "echo {item} > f\n", for_each=["a", "b"]),
+        preflight=["cp hosts.txt copy.txt; rm copy.txt"],
+    )  # fmt: skip
+    runner.ends(0)
+    rows = runner.tasks()
+    assert list(rows) == [
+        "up-web-1", "up-web-2-2", "up-item-3", "check-web-1", "check-zz", "list-a", "list-b"
+    ]  # fmt: skip
+    assert set(runner.statuses().values()) == {"passed"}
+    assert rows["up-web-2-2"]["branch"] == "up/web-2-2"
+    assert rows["up-web-2-2"]["verify"][0]["command"] == "test \"$(cat f)\" = 'web 2'"
+    assert (runner.tree("up-item-3") / "f").read_text() == "é'\""
+    assert (runner.tree("list-b") / "f").read_text() == "b\n"
+    plan = {row["name"]: row for row in runner.json("plan.json")["tasks"]}
+    assert plan["up-item-3"]["item"] == "é'\""
+    assert plan["check-web-1"]["depends_on"] == ["up-web-1"], "the same item"
+    assert plan["check-zz"]["depends_on"] == ["up-web-1", "up-web-2-2", "up-item-3"]
+    assert plan["up-web-1"]["depends_on"] == ["list-a", "list-b"]
+
+
+def test_items_are_read_once_and_then_recorded(runner: Runner) -> None:
+    """The gate decides; later phases take what it recorded, whatever the command prints then."""
+    runner.plan(task("t", CHANGE, for_each={"run": "cat items; rm items"}))
+    (runner.repo / "items").write_text("a\nb\n")
+    runner.ends(0, "gate")
+    assert not (runner.repo / "items").exists()
+    runner.ends(0, "task", "t-a")
+    runner.ends(0, "task", "t-b")
+    runner.ends(0, "finish")
+    assert runner.statuses() == {"t-a": "passed", "t-b": "passed"}
+
+
+def test_no_items_are_no_tasks(runner: Runner) -> None:
+    runner.plan(
+        task("t", for_each={"run": "printf '\\n\\n'"}), task("after", CHANGE, depends_on=["t"]),
+        preflight=["cat"],
+    )  # fmt: skip
+    runner.ends(0)
+    assert runner.statuses() == {"after": "passed"}
+
+
+def test_a_command_that_reads_stdin_eats_no_list(runner: Runner) -> None:
+    """C02: each step, item and dependency is there, the last line without a newline too."""
+    runner.plan(
+        task("t", "cat > /dev/null\n", setup=["cat", "cat"], verify=["cat", "cat", "cat"],
+             for_each={"run": "cat; printf 'a\\nb\\nc'"}, agent={"allow_no_change": True}),
+        preflight=["cat", ["cat"], "cat"],
+        backups=["cat", "cat"],
+        postflight=["cat", "cat", "echo last"],
+    )  # fmt: skip
+    runner.ends(0, stdin=b"from the caller\n")
+    manifest = runner.manifest
+    assert [len(manifest[k]) for k in ("preflight", "backups", "postflight")] == [3, 2, 3]
+    for row in manifest["tasks"]:
+        assert statuses([*row["setup"], *row["verify"]]) == ["passed"] * 5
+    assert len(manifest["tasks"]) == 3
+    assert runner.log("postflight", "postflight-03.log") == b"last\n"
+
+
+# --- Phases, ONLY, RESUME -------------------------------------------------------------------
+
+
+def test_phases_as_processes_of_their_own(runner: Runner) -> None:
+    """A task checks the gate itself and writes only below its folder; finish can come again."""
+    gate = runner.world.root / "gate-opens"
+    runner.plan(
+        task("one"), task("two"), task("three", depends_on=["one"]), task("four", "exit 1\n"),
+        preflight=[f"test -e {gate}"], postflight=["echo after"], rollback=["echo back"],
+    )  # fmt: skip
+    runner.ends(3, "gate")
+    assert "gate" in runner.refused(3, "task", "one")
+    runner.ends(3, "finish")
+    assert runner.manifest["status"] == "gate-refused"
+    gate.touch()
+    runner.ends(0, "gate", RESUME="1")
+    nothing_was_made(runner)
+    assert "one" in runner.ends(1, "task", "three").err, "it waits for one"
+
+    def others() -> dict[str, bytes]:
+        return {
+            str(path): path.read_bytes() for path in runner.folder.rglob("*")
+            if path.is_file() and not re.search("tasks/(one|two)/", str(path))
+        }  # fmt: skip
+
+    before = others()
+    started = [runner.start("task", name) for name in ("one", "two")]
+    assert [process.wait(30) for process in started] == [0, 0], runner.narration()
+    assert others() == before
+    assert runner.result("one")["status"] == "passed"
+
+    runner.ends(1, "finish")
+    words = runner.statuses()
+    assert (words["one"], words["two"]) == ("passed", "passed")
+    assert {words["three"], words["four"]} == {"not-started"}
+    assert statuses(runner.manifest["postflight"]) == ["not-started"]
+    assert runner.folder.joinpath("rollback.sh").exists()
+
+
+def test_finish_can_be_called_again_when_more_is_done(runner: Runner) -> None:
+    runner.plan(task("one"), task("two"), postflight=["echo x >> $WORLD/after"])
+    runner.ends(0, "gate")
+    runner.ends(0, "task", "one")
+    runner.ends(1, "finish")
+    assert runner.manifest["status"] == "failed"
+    runner.ends(0, "task", "two")
+    for _ in range(2):
+        runner.ends(0, "finish")
+        assert runner.manifest["status"] == "passed"
+        assert runner.statuses() == {"one": "passed", "two": "passed"}
+    assert (runner.world.root / "after").read_text() == "x\n", "what passed is not run again"
+    check = {event["seq"]: event for event in runner.events()}
+    assert sorted(check) == list(range(1, len(check) + 1))
+
+
+def test_a_postflight_that_fails_is_a_failed_run(runner: Runner) -> None:
+    runner.plan(task("one"), postflight=["true", "exit 2", "true"], rollback=["true"])
+    runner.ends(1)
+    assert statuses(runner.manifest["postflight"]) == ["passed", "failed", "not-started"]
+    assert (runner.manifest["status"], runner.manifest["exit_code"]) == ("failed", 1)
+    assert runner.statuses() == {"one": "passed"}
+    assert runner.folder.joinpath("rollback.sh").exists()
+
+
+def test_only_some_tasks(runner: Runner) -> None:
+    """The others are skipped; what the chosen ones wait for must have passed in this run."""
+    runner.plan(
+        task("one"), task("two", depends_on=["one"]), task("each", for_each=["a", "b"]),
+        task("three", depends_on=["two"]), postflight=["true"],
+    )  # fmt: skip
+    assert "one" in runner.refused(3, ONLY="two")
+    runner.ends(0, ONLY="one,each-a")
+    assert runner.statuses() == {
+        "one": "passed", "two": "skipped", "each-a": "passed", "each-b": "skipped",
+        "three": "skipped",
+    }  # fmt: skip
+    assert "two" in runner.refused(3, ONLY="three", RESUME="1")
+    runner.ends(0, ONLY="two,each", RESUME="1")
+    assert set(runner.statuses().values()) == {"passed", "skipped"}
+    assert runner.statuses()["three"] == "skipped"
+    runner.ends(0, RESUME="1")
+    assert set(runner.statuses().values()) == {"passed"}
+    log = runner.world.root / "repo.worktrees" / "one"
+    assert runner.world.git("rev-list", "--count", "main..one", cwd=log) == "1", "run once"
+
+
+def test_a_run_that_is_resumed_does_not_repeat_what_was_done(runner: Runner) -> None:
+    """The gate that passed stays, an agent that had started is not started again unasked."""
+    root = runner.world.root
+    runner.plan(
+        task("good", f"echo good >> {root}/ran\n" + COMMIT),
+        task("bad", f"echo bad >> {root}/ran; echo $RUN_ID >> bad.txt; git add -A\n"
+             f"git commit -qm bad; test -e {root}/fixed\n"),
+        task("unset", f"echo unset >> {root}/ran\n" + CHANGE, setup=[f"test -e {root}/fixed"]),
+        task("after", f"echo after >> {root}/ran\n" + CHANGE, depends_on=["unset"]),
+        preflight=[f"echo pre >> {root}/ran"],
+        postflight=[f"echo post >> {root}/ran"],
+        max_parallel=1,
+    )  # fmt: skip
+    runner.ends(1)
+    words = {"good": "passed", "bad": "failed", "unset": "failed", "after": "not-started"}
+    assert runner.statuses() == words
+    (root / "fixed").touch()
+    runner.ends(1, RESUME="1")
+    assert runner.statuses() == {**words, "unset": "passed", "after": "passed"}
+    runner.ends(0, RESUME="1", RERUN="bad")
+    assert set(runner.statuses().values()) == {"passed"}
+    ran = (root / "ran").read_text().split()
+    assert ran == ["pre", "good", "bad", "unset", "after", "bad", "post"]
+    assert (runner.tree("bad") / "bad.txt").read_text() == "r1\nr1\n", "in its old worktree"
+    assert runner.tasks()["bad"]["base"] == runner.manifest["base"]
+    assert runner.world.git("rev-list", "--count", "main..bad") == "2"
+    assert "resumed" in {event["event"] for event in runner.events()}
+
+
+def test_a_gate_that_was_refused_runs_again_whole(runner: Runner) -> None:
+    root = runner.world.root
+    runner.plan(
+        task("one"), preflight=[f"echo p >> {root}/ran", f"test -e {root}/fixed"],
+        backups=[f"echo b >> {root}/ran"],
+    )  # fmt: skip
+    runner.ends(3)
+    runner.ends(3, RESUME="1")
+    (root / "fixed").touch()
+    runner.ends(0, RESUME="1")
+    assert (root / "ran").read_text().split() == ["p", "p", "p", "b"]
+    assert statuses(runner.manifest["preflight"]) == ["passed", "passed"]
+
+
+def test_status_shows_the_newest_run_and_changes_nothing(runner: Runner) -> None:
+    runner.plan(task("one"), task("two", "exit 1\n"))
+    runner.ends(1, RUN_ID="b-older")
+    runner.world.git("branch", "-m", "one", "x")
+    runner.world.git("branch", "-m", "two", "y")
+    for name in ("one", "two"):
+        runner.world.git("worktree", "move", str(runner.tree(name)), str(runner.tree(f"{name}-x")))
+    runner.ends(1, RUN_ID="a-newer")
+    before = runner.seen()
+    ran = runner.ends(0, "status", RUN_ID=None)
+    assert "a-newer" in ran.out
+    assert re.search(r"\bone\b.*passed", ran.out)
+    assert re.search(r"\btwo\b.*failed", ran.out)
+    assert "b-older" in runner.ends(0, "status", RUN_ID="b-older").out
+    assert "gone" in runner.refused(2, "status", RUN_ID="gone")
+    assert runner.seen() == before
+
+
+def test_places_count_from_where_the_plan_says(runner: Runner) -> None:
+    """`repo` and LOG_ROOT from the working directory, all else from the repository's root."""
+    (runner.repo / "sub").mkdir()
+    (runner.repo / "sub" / "list").write_text("a\n")
+    runner.world.commit("sub")
+    runner.plan(
+        task("t", CHANGE, for_each={"file": "sub/list"}, when={"path_exists": "sub"}),
+        repo="repo", worktree_root="../trees dir/{V}", preflight=["pwd; test -d sub"],
+        variables={"V": "x y"},
+    )  # fmt: skip
+    runner.ends(0, cwd=runner.world.root, LOG_ROOT="my logs/all")
+    folder = runner.world.root / "my logs" / "all" / "r1"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["repo"] == str(runner.repo)
+    assert (folder / "preflight" / "preflight-01.log").read_text() == f"{runner.repo}\n"
+    tree = runner.world.root / "trees dir" / "x y" / "t-a"
+    assert manifest["tasks"][0]["worktree"] == str(tree)
+    assert (tree / "t-a.txt").exists()
+    assert not (runner.repo / ".worker-runs").exists()
+
+
+# --- rollback.sh ----------------------------------------------------------------------------
+
+
+def test_rollback_commands_are_written_down_and_never_run(runner: Runner) -> None:
+    """Q17: the script finds its files from anywhere, tells what happened, stops at a failure."""
+    root = runner.world.root
+    runner.plan(
+        task("one"), task("two", "exit 1\n"),
+        variables={"HOST": "it's $(touch PWN)"},
+        backups=[{"name": "dump", "run": 'echo data > "$RUN_DIR/dump"'},
+                 {"name": "left", "run": "true", "when": "exit 1"}],
+        rollback=[
+            f'cp "$RUN_DIR/dump" {root}/restored; pwd > {root}/where',
+            ["sh", "-c", f'printf "%s" "$1$PLAN_HOST" > {root}/host', "x", "{HOST}"],
+            {"name": "never", "run": f"touch {root}/never", "when": {"backup_passed": "left"}},
+            {"run": f"touch {root}/then", "when": "test -d .git"},
+            {"run": f"touch {root}/not-then", "when": {"not": ["test", "-d", ".git"]}},
+            "echo stops here; exit 5",
+            f"touch {root}/too-far",
+        ],
+    )  # fmt: skip
+    runner.ends(1)
+    made = {p.name for p in root.iterdir()}
+    assert not {"restored", "host", "never", "then", "too-far"} & made
+    path = runner.folder / "rollback.sh"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    text = path.read_text()
+    assert re.search(r"^# .*one.*passed", text, re.M), text
+    assert re.search(r"^# .*two.*failed", text, re.M), text
+    linter = Path(sys.executable).parent / "shellcheck"
+    subprocess.run([str(linter), str(path)], check=True)
+    done = subprocess.run(
+        ["bash", f"{runner.run_id}/rollback.sh"], cwd=runner.folder.parent, check=False,
+        env={**runner.world.env, "CDPATH": f"{root}:/"}, capture_output=True,
+        stdin=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert done.returncode == 5, done
+    assert (root / "restored").read_text() == "data\n"
+    assert (root / "where").read_text() == f"{runner.repo}\n"
+    assert (root / "host").read_text() == "it's $(touch PWN)" * 2
+    assert (root / "then").exists()
+    for name in ("never", "not-then", "too-far", "PWN"):
+        assert not (root / name).exists(), name
+    assert "cp " in done.stdout + done.stderr, "each command is shown"
