@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from world import SCRIPTS, Ran, World, wait_for
+from world import SCRIPTS, Ran, World
 
 RENDERER = SCRIPTS / "render_worker_loop.py"
 LANGUAGES = {"python": "py", "bash": "sh"}
@@ -153,7 +153,7 @@ class Runner:
         """Demand that it refuses with this code and leaves everything as it was; the error."""
         before = self.seen()
         ran = self.ends(code, *words, **options)
-        assert self.seen() == before
+        self.same(before, locks=True)
         (error,) = [line for line in ran.err.splitlines() if line.startswith("error: ")]
         return error + "".join(f"\n{x}" for x in ran.err.splitlines() if x.startswith("hint: "))
 
@@ -171,7 +171,8 @@ class Runner:
 
     def narration(self) -> str:
         """What started runners wrote to stderr."""
-        return (self.path.parent / "stderr").read_text(errors="replace")
+        path = self.path.parent / "stderr"
+        return path.read_text(errors="replace") if path.exists() else ""
 
     # --- reading ---
 
@@ -224,6 +225,20 @@ class Runner:
         }
         return {"files": every, "made": sorted(p.name for p in out.iterdir())}
 
+    def same(self, before: dict[str, Any], *, locks: bool = False) -> None:
+        """Demand that all is as it was seen before; folders for locks may have been made."""
+        after = self.seen()
+        for path in [p for p in after["files"] if locks and self.lock_folder(p)]:
+            after["files"].pop(path)
+            before["files"].pop(path, None)
+        assert sorted(after["files"]) == sorted(before["files"])
+        assert after == before
+
+    def lock_folder(self, path: str) -> bool:
+        """Whether a path is the folder of claims or one above it, or the lock for worktrees."""
+        locks = f"{self.repo}/.git/agent-workers/locks"
+        return path in (os.path.dirname(locks), locks, f"{locks}/runs", f"{locks}/worktrees.lock")
+
     def leftovers(self) -> dict[int, str]:
         """The living processes of runs of this world, the runners themselves left out."""
         found: dict[int, str] = {}
@@ -238,7 +253,10 @@ class Runner:
 
     def wait_for_file(self, path: Path) -> Path:
         """The path once it is there."""
-        wait_for(path.exists, f"{path}; stderr: {self.narration()}")
+        deadline = time.monotonic() + 20
+        while not path.exists():
+            assert time.monotonic() < deadline, f"{path} is not there; {self.narration()}"
+            time.sleep(0.02)
         return path
 
 

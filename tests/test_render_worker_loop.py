@@ -80,7 +80,7 @@ def test_it_answers_with_what_it_wrote_and_what_comes_next(runner: Runner) -> No
     ran = runner.world.run(*words, script=RENDERER)
     assert ran.code == 0, ran
     assert ran.json["ok"] is True
-    assert ran.data["path"] == str(runner.path)
+    assert ran.data["output"] == str(runner.path)
     assert ran.data["language"] == runner.language
     source = runner.path.read_text()
     sha = ran.data["plan_sha256"]
@@ -99,7 +99,7 @@ def test_it_answers_with_what_it_wrote_and_what_comes_next(runner: Runner) -> No
         )  # fmt: skip
         assert done.returncode == code, done.stderr
         if action == "dry-run":
-            assert runner.seen() == before
+            runner.same(before)
     assert runner.world.branches() == {"main", "one"}
 
 
@@ -133,7 +133,7 @@ def test_a_file_that_is_no_runner_is_not_overwritten(runner: Runner) -> None:
     words = written(runner)
     for content in (b"", b"#!/usr/bin/env python3\nprint('mine')\n", b"#!/usr/bin/env bash\n"):
         runner.path.write_bytes(content)
-        assert "overwrite" in refusal(3, *words)["message"]
+        assert refusal(3, *words)["code"] == "not-a-runner"
         assert runner.path.read_bytes() == content
     runner.path.unlink()
     runner.path.mkdir()
@@ -145,7 +145,8 @@ def test_nothing_is_left_of_a_write_that_failed(runner: Runner) -> None:
     words = written(runner)
     gone = str(runner.path.parent / "gone" / "x.py")
     ran = render(*[gone if word == str(runner.path) else word for word in words])
-    assert ran.code in (2, 4), ran
+    assert ran.code in (1, 2, 4), ran
+    assert "/gone" in ran.error["message"]
     assert sorted(os.listdir(runner.path.parent)) == ["plan.json"]
 
 
@@ -234,7 +235,7 @@ def test_the_header_shows_every_command_in_clear_text_and_in_order(runner: Runne
     runner.plan(**{**FULL, "run_name": "demo"})
     header = header_of(runner.path.read_text())
     text = "\n".join(header)
-    assert "regenerate with" in text
+    assert "regenerate with" in text.lower()
     assert "render_worker_loop.py" in text
     in_order = [
         "test -n {HOST}", "printf %s", "echo {HOST} > {RUN_DIR}/dump",
@@ -275,32 +276,42 @@ def test_invisible_characters_are_written_as_escapes(runner: Runner) -> None:
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x1b\x07]", source)
 
 
-def test_both_files_pass_the_linters(world: World) -> None:
-    python, bash = Runner(world, "python"), Runner(world, "bash")
-    for each in (python, bash):
-        each.plan(**{**FULL, "run_name": "demo"})
+def test_the_file_passes_the_linters_of_its_language(runner: Runner) -> None:
+    """Python: ruff and pyright as this repository has them; Bash: shellcheck, and bash reads it."""
+    runner.plan(**{**FULL, "run_name": "demo"})
     tools = Path(sys.executable).parent
-    copied = python.path.with_name("run_agent_workers.py")
-    copied.write_bytes(python.path.read_bytes())
-    config = json.dumps({"typeCheckingMode": "strict", "pythonVersion": "3.11"})
-    (copied.parent / "pyrightconfig.json").write_text(config)
-    calls = [
-        [str(tools / "ruff"), "check", "--no-cache", "--config", str(ROOT / "pyproject.toml"),
-         "--config", "lint.per-file-ignores={'*' = ['T20']}", str(copied)],
-        [str(tools / "pyright"), "--project", str(copied.parent), str(copied)],
-        [str(tools / "shellcheck"), str(bash.path)],
-        ["bash", "-n", str(bash.path)],
-    ]  # fmt: skip
+    if runner.language == "python":
+        named = runner.path.rename(runner.path.with_name("run_agent_workers.py"))
+        settings = {"typeCheckingMode": "strict", "pythonVersion": "3.11"}
+        (named.parent / "pyrightconfig.json").write_text(json.dumps(settings))
+        ruff = [
+            str(tools / "ruff"),
+            "check",
+            "--no-cache",
+            "--config",
+            str(ROOT / "pyproject.toml"),
+        ]
+        calls = [
+            [
+                *ruff,
+                "--ignore=E501",
+                "--config",
+                "lint.per-file-ignores={'*' = ['T20']}",
+                str(named),
+            ],
+            [str(tools / "pyright"), "--project", str(named.parent), str(named)],
+        ]
+    else:
+        calls = [[str(tools / "shellcheck"), str(runner.path)], ["bash", "-n", str(runner.path)]]
+        for words in re.findall("shellcheck disable=(.*)", runner.path.read_text()):
+            assert re.fullmatch(r"SC\d+(,SC\d+)*(\s.*)?", words), words
     env = {**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
     started = [
         subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
         for call in calls
     ]
-    for process in started:
-        out, _ = process.communicate(timeout=100)
-        assert process.returncode == 0, out.decode()
-    disabled = re.findall("shellcheck disable=(.*)", bash.path.read_text())
-    assert all(re.fullmatch(r"SC\d+(,SC\d+)*(\s.*)?", words) for words in disabled), disabled
+    said = [process.communicate(timeout=100)[0].decode() for process in started]
+    assert [process.returncode for process in started] == [0] * len(calls), "\n".join(said)
 
 
 # What bash 3.2 lacks, and programs that some systems lack.
@@ -435,7 +446,7 @@ def test_both_languages_print_the_same_dry_run(world: World) -> None:
             each.plan(**plan)
             before = each.seen()
             texts.append(each.ends(0, **{"DRY_RUN": "1", "RUN_ID": None, **env}).out)
-            assert each.seen() == before, "nothing at all was changed"
+            each.same(before)
         assert texts[0] == texts[1]
     assert "\x1b" not in texts[0]
 

@@ -143,9 +143,10 @@ def held_plan(runner: Runner) -> None:
     """Two tasks that run until they are let go, and two that wait; what runs is hard to end."""
     root = runner.world.root
     let_go = hold(root / "go")
+    commit = COMMIT.replace("-q", "-q --allow-empty")
     runner.plan(
-        task("one", f"{ORPHAN}echo $$ > {root}/pid\n{COMMIT}{flag(root / 'one')}{let_go}"),
-        task("two", COMMIT, verify=[f"echo checking;{flag(root / 'two')}{let_go}"]),
+        task("one", f"{ORPHAN}echo $$ > {root}/pid\n{commit}{flag(root / 'one')}{let_go}"),
+        task("two", commit, verify=[f"echo checking;{flag(root / 'two')}{let_go}"]),
         task("three"), task("four", depends_on=["one"]),
         rollback=["true"], postflight=["true"], max_parallel=2,
     )  # fmt: skip
@@ -190,15 +191,15 @@ def test_a_signal_ends_the_run_and_leaves_no_worker_behind(
     ]  # fmt: skip
     if number != signal.SIGTERM:
         return
-    # Two's agent had ended, one's had started: neither is run again unasked.
+    # The agents of both had started: neither is run again unless it is named, as the report does.
     (runner.world.root / "go").touch()
+    runner.ends(1, RESUME="1")
+    assert runner.statuses() == {**words, "three": "passed"}
     done = subprocess.run(
-        ["bash", "-c", resume], cwd=runner.repo, env=runner.world.env, check=False,
+        ["bash", "-c", resume], cwd="/", env=runner.world.env, check=False,
         capture_output=True, stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    assert done.returncode == 1, done
-    assert runner.statuses() == {**words, "three": "passed"}
-    runner.ends(0, RESUME="1", RERUN="one,two")
+    assert done.returncode == 0, done
     assert set(runner.statuses().values()) == {"passed"}
 
 
@@ -311,7 +312,7 @@ def test_records_stay_valid_when_the_runner_is_killed_at_any_moment(runner: Runn
         if runner.folder.joinpath("gate.json").exists():
             runner.ends(0, "status")
             records_are_valid(runner.folder)
-        ran = runner.run(RESUME="1")
+        ran = runner.run(RESUME="1" if runner.folder.exists() else None)
         assert ran.code in (0, 1), ran
         records_are_valid(runner.folder)
         assert runner.manifest["status"] in ("passed", "failed")
@@ -526,10 +527,7 @@ def test_a_terminal_shows_one_line_per_task_that_updates(runner: Runner) -> None
 
 def test_children_are_started_as_any_program_is(runner: Runner) -> None:
     """No descriptor, ignored signal or mode mask of the runner's own reaches them."""
-    show = (
-        "umask; grep -E 'Sig(Ign|Blk)' /proc/self/status;"
-        " ls /proc/$$/fd | sort -n | tr '\\n' ' '; echo\n"
-    )
+    show = "umask; grep -E 'Sig(Ign|Blk)' /proc/self/status; ls -x /proc/self/fd\n"
     runner.plan(
         task("one", show + CHANGE, setup=[show], verify=[show, sh(show)]),
         preflight=[show], backups=[{"run": show, "check": show}], postflight=[sh(show)],
@@ -538,7 +536,7 @@ def test_children_are_started_as_any_program_is(runner: Runner) -> None:
         ["bash", "-c", f"umask 027; {show}"], env=runner.world.env, stdin=subprocess.DEVNULL,
         capture_output=True, check=True,
     ).stdout  # fmt: skip
-    assert expected.endswith(b"0 1 2 \n"), expected
+    assert expected.split()[-4:] == b"0 1 2 3".split(), "the last one is where ls looks"
     runner.ends(0, limit="umask 027")
     manifest = runner.manifest
     (row,) = manifest["tasks"]
