@@ -124,7 +124,8 @@ class Writer:
 
     def single(self) -> Piece:
         def odd() -> Piece:
-            return (self.random.choice(IN_SINGLE),) * 2
+            word = self.random.choice(IN_SINGLE)
+            return word, word
 
         text, arrives = self.some([self.spot, self.spot, odd], 0)
         return f"'{text}'", arrives
@@ -188,9 +189,9 @@ def test_a_value_arrives_byte_for_byte_wherever_it_stands(seed: int) -> None:
 
 TOKENS = [
     "'", '"', '"', "$(", ")", "{A}", "{A}", "\\", "\n", "#", " ", " ", ";", "${x}", "$x", "`",
-    "$((", "((", "))", "<<EOF\n", "EOF\n", "<<<", "case ", " esac", " in ", "$'", "[[ ", " ]]", " =~ ",
-    " -eq ", " == ", "a[", "]", "=", "{ ", "; }", "<(", "(", "&&", "|", "printf %s ", "let ", "x",
-    "echo ", "\\\n", "if ", "then ", "fi ", "${x:-", "}", "$[", "test ", "@(", "declare ", "a=(",
+    "$((", "((", "))", "<<EOF\n", "EOF\n", "<<<", "case ", " esac", " in ", "$'", "[[ ", " ]]",
+    " =~ ", " -eq ", " == ", "a[", "]", "=", "{ ", "; }", "<(", "(", "&&", "|", "printf %s ", "let ",
+    "x", "echo ", "\\\n", "if ", "then ", "fi ", "${x:-", "}", "$[", "test ", "@(", "declare ", "a=(",
     "eval ", "trap ", "unset ", "read ", '$"',
 ]  # fmt: skip
 PAYLOADS = [
@@ -300,7 +301,7 @@ def test_text_that_no_shell_reads_has_raw_places() -> None:
     text = "{A} '{A}' ${A} $ {A} {HOST}{OTHER} {A"
     assert scan(text, NAMES) == ["raw A", "raw A", "keep A", "raw A", "raw HOST"]
     assert scan("{A}-{HOST}-${A}", NAMES, slugged=("A",)) == ["slug A", "raw HOST", "keep A"]
-    assert scan("{A}", frozenset()) == scan("", NAMES) == []
+    assert scan("{A}", ()) == scan("", NAMES) == []
 
 
 @pytest.mark.parametrize(
