@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 from fanout import plan as plans
 from fanout.errors import ExitCode, SkillError
+from fanout.records import is_object
 from world import ROOT
 
 SCHEMA: dict[str, Any] = json.loads((ROOT / "references" / "plan.schema.json").read_text("utf-8"))
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+VALIDATOR: Any = jsonschema.Draft202012Validator(SCHEMA)
 TASK = {"name": "one", "prompt": "Do it."}
 AGENT = {"cli": "agent"}
 
@@ -272,66 +273,66 @@ def test_whole_numbers_may_be_written_with_a_point(tmp_path: Path) -> None:
 # --- What is refused -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fields", "where", "said"),
-    [
-        ({"promt": "x"}, "tasks[0].promt is an unknown field: 'promt'", "did you mean 'prompt'?"),
-        ({"agent": {"Cli": "x"}}, "tasks[0].agent.Cli is an unknown", "did you mean 'cli'?"),
-        ({"verify": [{"run": "x", "chek": "y"}]}, "tasks[0].verify[0].chek", "did you mean"),
-        ({"when": {"backup_pased": "x"}}, "tasks[0].when.backup_pased", "'backup_passed'"),
-        ({"depends_on": ["onne"]}, "tasks[0].depends_on[0] names no task: 'onne'", "'one'"),
-        ({"when": {"backup_passed": "dab"}}, "tasks[0].when.backup_passed names no", "'db'"),
-        ({"agent": {"prompt_mode": "stdim"}}, "tasks[0].agent.prompt_mode", "'stdin'"),
-        ({"timeout_seconds": True}, "tasks[0].timeout_seconds must be a number", ""),
-        ({"timeout_seconds": 0}, "tasks[0].timeout_seconds must be a number above 0", ""),
-        ({"timeout_seconds": 604801}, "tasks[0].timeout_seconds", ""),
-        ({"estimate_minutes": -1}, "tasks[0].estimate_minutes must be a number from 0", ""),
-        ({"prompt_file": "p"}, "tasks[0] needs exactly one of `prompt` and `prompt_file`", ""),
-        ({"prompt": " \n"}, "tasks[0].prompt is an empty prompt", ""),
-        ({"prompt": "a\0"}, "tasks[0].prompt must not hold a NUL", ""),
-        ({"prompt": "\ud800"}, "tasks[0].prompt must not hold a NUL or half of", ""),
-        ({"name": "../../etc/x"}, "tasks[0].name must be a name", ""),
-        ({"name": "a/b"}, "tasks[0].name must be a name", ""),
-        ({"name": ""}, "tasks[0].name must not be empty", ""),
-        ({"name": "x" * 300}, "tasks[0].name must be a name", ""),
-        ({"name": "one\n"}, "tasks[0].name must be a name", ""),
-        ({"name": "{RUN_ID}-{item}"}, "tasks[0].name holds no known placeholder: 'item'", ""),
-        ({"branch": "a..b"}, "tasks[0].branch must be a branch name", ""),
-        ({"branch": "-b"}, "tasks[0].branch must be a branch name", ""),
-        ({"branch": "x" * 201}, "tasks[0].branch is longer than 200", ""),
-        ({"base": "--all"}, "tasks[0].base must be a commit", ""),
-        ({"changelog": "/tmp/x"}, "tasks[0].changelog must be a relative path inside", ""),
-        ({"changelog": "a/../../x"}, "tasks[0].changelog must be a relative path inside", ""),
-        ({"owns": ["src/**", ".."]}, "tasks[0].owns[1] must be a relative path inside", ""),
-        ({"owns": "src"}, "tasks[0].owns must be a list", ""),
-        ({"verify": [""]}, "tasks[0].verify[0] must not be empty", ""),
-        ({"verify": [[]]}, "tasks[0].verify[0] must be a string, a list", ""),
-        ({"verify": [[""]]}, "tasks[0].verify[0][0] must not be empty", ""),
-        ({"verify": [{"timeout_seconds": 1}]}, "tasks[0].verify[0] needs a field `run`", ""),
-        ({"verify": ["a", {"name": "VERIFY-01", "run": "b"}]}, "tasks[0].verify[1] has the", ""),
-        ({"verify": ["echo $'{RUN_DIR}'"]}, "tasks[0].verify[0]", "use $RUN_DIR there"),
-        ({"for_each": ["a"], "verify": ["# {item}"]}, "tasks[0].verify[0]", "use $PLAN_item there"),
-        ({"when": {"env": "A", "not": "x"}}, "tasks[0].when must be a command or an object", ""),
-        ({"when": {"all": []}}, "tasks[0].when.all must not be empty", ""),
-        ({"when": {"env": {"A=": "x"}}}, "tasks[0].when.env['A=']", ""),
-        ({"when": {"env": {}}}, "tasks[0].when.env must not be empty", ""),
-        ({"for_each": []}, "tasks[0].for_each must hold 1 to 10000 items", ""),
-        ({"for_each": ["a", "a\n"]}, "tasks[0].for_each[1] must be one line", ""),
-        ({"for_each": ["a", "A"]}, "tasks[0].for_each[1] makes the name 'one-A', as tasks[0]", ""),
-        ({"for_each": ["x" * 40], "name": "y" * 25}, "tasks[0].for_each[0] makes the name", ""),
-        ({"for_each": ["{RUN_ID}"]}, "tasks[0].for_each[0] cannot hold {RUN_ID}", ""),
-        ({"for_each": {}}, "tasks[0].for_each must be a list or an object", ""),
-        ({"agent": {"log_name": "Prompt.md"}}, "tasks[0].agent.log_name", ""),
-        ({"agent": {"log_name": "verify-07.log"}}, "tasks[0].agent.log_name", ""),
-        ({"agent": {"log_name": "a/b"}}, "tasks[0].agent.log_name", ""),
-        ({"agent": {"env": {"AGENT_WORKERS_RUN": "x"}}}, "tasks[0].agent.env.AGENT_W", ""),
-        ({"agent": {"harness": "none.json"}}, "tasks[0].agent.harness", ""),
-        (
-            {"agent": {"prompt_mode": "argument"}, "prompt": "é" * 65_536},
-            "tasks[0] has a prompt longer than one argument", "stdin",
-        ),
-    ],
-)  # fmt: skip
+BAD_TASKS: list[tuple[dict[str, Any], str, str]] = [
+    ({"promt": "x"}, "tasks[0].promt is an unknown field: 'promt'", "did you mean 'prompt'?"),
+    ({"agent": {"Cli": "x"}}, "tasks[0].agent.Cli is an unknown", "did you mean 'cli'?"),
+    ({"verify": [{"run": "x", "chek": "y"}]}, "tasks[0].verify[0].chek", "did you mean"),
+    ({"when": {"backup_pased": "x"}}, "tasks[0].when.backup_pased", "'backup_passed'"),
+    ({"depends_on": ["onne"]}, "tasks[0].depends_on[0] names no task: 'onne'", "'one'"),
+    ({"when": {"backup_passed": "dab"}}, "tasks[0].when.backup_passed names no", "'db'"),
+    ({"agent": {"prompt_mode": "stdim"}}, "tasks[0].agent.prompt_mode", "'stdin'"),
+    ({"timeout_seconds": True}, "tasks[0].timeout_seconds must be a number", ""),
+    ({"timeout_seconds": 0}, "tasks[0].timeout_seconds must be a number above 0", ""),
+    ({"timeout_seconds": 604801}, "tasks[0].timeout_seconds", ""),
+    ({"estimate_minutes": -1}, "tasks[0].estimate_minutes must be a number from 0", ""),
+    ({"prompt_file": "p"}, "tasks[0] needs exactly one of `prompt` and `prompt_file`", ""),
+    ({"prompt": " \n"}, "tasks[0].prompt is an empty prompt", ""),
+    ({"prompt": "a\0"}, "tasks[0].prompt must not hold a NUL", ""),
+    ({"prompt": "\ud800"}, "tasks[0].prompt must not hold a NUL or half of", ""),
+    ({"name": "../../etc/x"}, "tasks[0].name must be a name", ""),
+    ({"name": "a/b"}, "tasks[0].name must be a name", ""),
+    ({"name": ""}, "tasks[0].name must not be empty", ""),
+    ({"name": "x" * 300}, "tasks[0].name must be a name", ""),
+    ({"name": "one\n"}, "tasks[0].name must be a name", ""),
+    ({"name": "{RUN_ID}-{item}"}, "tasks[0].name holds no known placeholder: 'item'", ""),
+    ({"branch": "a..b"}, "tasks[0].branch must be a branch name", ""),
+    ({"branch": "-b"}, "tasks[0].branch must be a branch name", ""),
+    ({"branch": "x" * 201}, "tasks[0].branch is longer than 200", ""),
+    ({"base": "--all"}, "tasks[0].base must be a commit", ""),
+    ({"changelog": "/tmp/x"}, "tasks[0].changelog must be a relative path inside", ""),
+    ({"changelog": "a/../../x"}, "tasks[0].changelog must be a relative path inside", ""),
+    ({"owns": ["src/**", ".."]}, "tasks[0].owns[1] must be a relative path inside", ""),
+    ({"owns": "src"}, "tasks[0].owns must be a list", ""),
+    ({"verify": [""]}, "tasks[0].verify[0] must not be empty", ""),
+    ({"verify": [[]]}, "tasks[0].verify[0] must be a string, a list", ""),
+    ({"verify": [[""]]}, "tasks[0].verify[0][0] must not be empty", ""),
+    ({"verify": [{"timeout_seconds": 1}]}, "tasks[0].verify[0] needs a field `run`", ""),
+    ({"verify": ["a", {"name": "VERIFY-01", "run": "b"}]}, "tasks[0].verify[1] has the", ""),
+    ({"verify": ["echo $'{RUN_DIR}'"]}, "tasks[0].verify[0]", "use $RUN_DIR there"),
+    ({"for_each": ["a"], "verify": ["# {item}"]}, "tasks[0].verify[0]", "use $PLAN_item there"),
+    ({"when": {"env": "A", "not": "x"}}, "tasks[0].when must be a command or an object", ""),
+    ({"when": {"all": []}}, "tasks[0].when.all must not be empty", ""),
+    ({"when": {"env": {"A=": "x"}}}, "tasks[0].when.env['A=']", ""),
+    ({"when": {"env": {}}}, "tasks[0].when.env must not be empty", ""),
+    ({"for_each": []}, "tasks[0].for_each must hold 1 to 10000 items", ""),
+    ({"for_each": ["a", "a\n"]}, "tasks[0].for_each[1] must be one line", ""),
+    ({"for_each": ["a", "A"]}, "tasks[0].for_each[1] makes the name 'one-A', as tasks[0]", ""),
+    ({"for_each": ["x" * 40], "name": "y" * 25}, "tasks[0].for_each[0] makes the name", ""),
+    ({"for_each": ["{RUN_ID}"]}, "tasks[0].for_each[0] cannot hold {RUN_ID}", ""),
+    ({"for_each": {}}, "tasks[0].for_each must be a list or an object", ""),
+    ({"agent": {"log_name": "Prompt.md"}}, "tasks[0].agent.log_name", ""),
+    ({"agent": {"log_name": "verify-07.log"}}, "tasks[0].agent.log_name", ""),
+    ({"agent": {"log_name": "a/b"}}, "tasks[0].agent.log_name", ""),
+    ({"agent": {"env": {"AGENT_WORKERS_RUN": "x"}}}, "tasks[0].agent.env.AGENT_W", ""),
+    ({"agent": {"harness": "none.json"}}, "tasks[0].agent.harness", ""),
+    (
+        {"agent": {"prompt_mode": "argument"}, "prompt": "é" * 65_536},
+        "tasks[0] has a prompt longer than one argument", "stdin",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "where", "said"), BAD_TASKS)
 def test_a_bad_task_is_refused_with_its_place(
     tmp_path: Path, fields: dict[str, Any], where: str, said: str
 ) -> None:
@@ -638,10 +639,9 @@ class Author:
         waiting: list[Any] = [plan]
         while waiting:
             value = waiting.pop()
-            inner = value.items() if isinstance(value, dict) else enumerate(value)
-            for key, found in list(inner):
+            for key in value if is_object(value) else range(len(value)):
                 places.append((value, key))
-                waiting += [found] if isinstance(found, (dict, list)) else []
+                waiting += [value[key]] if isinstance(value[key], (dict, list)) else []
         parent, key = self.random.choice(places)
         act = self.random.randrange(5)
         if act == 0 and isinstance(parent, dict):
@@ -651,14 +651,15 @@ class Author:
         elif act == 1:
             del parent[key]
         else:
-            parent[key] = self.random.choice([
+            wrong: list[Any] = [
                 None, True, False, 0, 1, -1, 0.5, 2.0, 65, 10**9, "", " ", "a\0", "\ud800", "x\n",
                 "../x", "/x", "a/..", "-x", ".", "@", "HEAD", "a.lock", "n" * 201, "item", "x y",
                 "{HOST}", "setup-1.log", "result.json", "argument", [], ["a"], ["a", "a"], [1],
                 [""],
                 {}, {"run": "x"}, {"env": "A"}, {"A": "x"}, {"A-": "x"}, {"AGENT_WORKERS_RUN": "x"},
                 {"env": {}}, {"run": "x", "env": "A"}, {"file": "x"}, {"not": "x"}, {"all": []},
-            ])  # fmt: skip
+            ]  # fmt: skip
+            parent[key] = self.random.choice(wrong)
 
 
 @settings(max_examples=8)

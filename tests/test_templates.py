@@ -131,7 +131,9 @@ class Writer:
         return f"'{text}'", arrives
 
     def double(self, depth: int) -> Piece:
-        kinds = [self.spot, self.spot, self.literal, lambda: self.random.choice(IN_DOUBLE)]
+        kinds: list[Callable[[], Piece]] = [
+            self.spot, self.spot, self.literal, lambda: self.random.choice(IN_DOUBLE),
+        ]  # fmt: skip
         if depth > 0:
             kinds.append(lambda: self.substitution(depth))
         text, arrives = self.some(kinds, 0)
@@ -190,9 +192,9 @@ def test_a_value_arrives_byte_for_byte_wherever_it_stands(seed: int) -> None:
 TOKENS = [
     "'", '"', '"', "$(", ")", "{A}", "{A}", "\\", "\n", "#", " ", " ", ";", "${x}", "$x", "`",
     "$((", "((", "))", "<<EOF\n", "EOF\n", "<<<", "case ", " esac", " in ", "$'", "[[ ", " ]]",
-    " =~ ", " -eq ", " == ", "a[", "]", "=", "{ ", "; }", "<(", "(", "&&", "|", "printf %s ", "let ",
-    "x", "echo ", "\\\n", "if ", "then ", "fi ", "${x:-", "}", "$[", "test ", "@(", "declare ", "a=(",
-    "eval ", "trap ", "unset ", "read ", '$"',
+    " =~ ", " -eq ", " == ", "a[", "]", "=", "{ ", "; }", "<(", "(", "&&", "|", "printf %s ",
+    "let ", "x", "echo ", "\\\n", "if ", "then ", "fi ", "${x:-", "}", "$[", "test ", "@(", "a=(",
+    "declare ", "eval ", "trap ", "unset ", "read ", '$"',
 ]  # fmt: skip
 PAYLOADS = [
     "$(CALL)", "`CALL`", "'$(CALL)'", '"$(CALL)"', "\\$(CALL)", ";CALL;", "';CALL;'", '";CALL;"',
