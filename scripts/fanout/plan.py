@@ -560,13 +560,14 @@ class Reader:
         if name in self.mappings:
             return self.mappings[name]
         path = os.path.join(self.folder, name)
-        self.digest_file(read_file(path, PLAN_LIMIT, f"{where} {shown(path)}"))
         try:
+            self.digest_file(read_file(path, PLAN_LIMIT, f"the mapping {shown(path)}"))
             mapping = read_mapping(path).mapping
         except SkillError as error:
             raise self.wrong(f"{where}:", error.message) from error
         place = f"{where}: noninteractive"
-        called = self.members(mapping.get("noninteractive") or {}, place)
+        called: Any = mapping.get("noninteractive")
+        called = {} if called is None else self.members(called, place)
         given = {key: called[key] for key in CALL[1:] if called.get(key) is not None}
         if isinstance(given.get("args"), str):
             given["args"] = [given["args"]]
@@ -643,6 +644,10 @@ class Reader:
             self.names |= {"item"}
         what = "a name (1 to 64 letters, digits, '-' and '_'; placeholders may stand in it)"
         name = self.matching(fields["name"], f"{where}.name", TASK_NAME, what)
+        for found in templates.PLACEHOLDER.finditer(name):
+            if found[1] not in self.names:
+                known = sorted(self.names)
+                raise self.unknown(f"{where}.name", found[1], "holds no known placeholder:", known)
         branch = None
         if "branch" in fields:
             what = "a branch name that git accepts"

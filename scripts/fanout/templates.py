@@ -17,7 +17,9 @@ SLUG_LIMIT = 40
 
 BLANK = " \t\n"
 SEPARATORS = BLANK + ";&|"
-SPECIAL = re.compile(r"(?:case|let|\[\[|=~)(?=[\s;&|()<>]|\Z)")
+SPECIAL = re.compile(r"(?:case|\[\[|=~)(?=[\s;&|()<>]|\Z)")
+# Built-in commands that evaluate their words again, whatever their quotes.
+EVALUATING = re.compile(r"(?:declare|eval|let|local|read|trap|typeset|unset)(?=[\s;&|()<>]|\Z)")
 PLAIN = re.compile(r"[A-Za-z0-9_./:,%+-]+")
 PLAIN_IN_DOUBLE = re.compile(r'[^"\\`${]+')
 VARIABLE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
@@ -92,6 +94,8 @@ class Frame:
         self.start = start
         # Parentheses that are open in here.
         self.depth = 0
+        # The command that is being read, if it evaluates its words.
+        self.evaluating = ""
 
 
 class Scanner:
@@ -136,6 +140,8 @@ class Scanner:
         subscript = SUBSCRIPT.match(self.text, word.start)
         if place.start() < self.evaluated_end or (subscript and subscript.end() <= place.start()):
             raise UnfitPlaceError(place[1], "where Bash evaluates arithmetic")
+        if word.evaluating:
+            raise UnfitPlaceError(place[1], f"where `{word.evaluating}` evaluates it")
         if mark == "double" and place.start() == self.variable_end:
             raise UnfitPlaceError(
                 place[1], "right after a variable; write ${...} around that one's name"
@@ -165,12 +171,17 @@ class Scanner:
         """Read one thing outside of quotes."""
         text, at = self.text, self.at
         character = text[at]
-        if at == frame.start and SPECIAL.match(text, at):
+        if at == frame.start and (found := EVALUATING.match(text, at)) is not None:
+            frame.evaluating = found[0]
+            self.at = found.end()
+        elif at == frame.start and SPECIAL.match(text, at):
             self.read_special(frame)
         elif (found := PLAIN.match(text, at)) is not None:
             self.at = found.end()
         elif character in SEPARATORS:
             self.at = frame.start = at + 1
+            if character not in " \t":
+                frame.evaluating = ""
         elif character == "'":
             self.read_single()
         elif character == '"':
@@ -203,12 +214,10 @@ class Scanner:
             elif EVALUATED.search(text, at, end.end()):
                 self.evaluated_end = end.end()
             self.at += 2
-        elif text.startswith("=~", at):
+        else:
             if not REGEX_WORD.match(text, at) and not QUOTED_REGEX.match(text, at):
                 self.give_up("a regular expression")
             self.at += 2
-        else:
-            self.give_up("arithmetic")
 
     def read_single(self) -> None:
         """Read '...'."""
