@@ -508,7 +508,7 @@ def test_a_branch_name_is_judged_as_git_judges_it(name: str) -> None:
 
 
 def test_the_schema_knows_the_same_fields() -> None:
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)  # pyright: ignore[reportUnknownMemberType]
     defined = SCHEMA["$defs"]
     assert set(SCHEMA["properties"]) == set(plans.TOP)
     assert set(defined["task"]["properties"]) == set(plans.TASK)
@@ -639,7 +639,8 @@ class Author:
         waiting: list[Any] = [plan]
         while waiting:
             value = waiting.pop()
-            for key in value if is_object(value) else range(len(value)):
+            keys: list[Any] = list(value) if is_object(value) else list(range(len(value)))
+            for key in keys:
                 places.append((value, key))
                 waiting += [value[key]] if isinstance(value[key], (dict, list)) else []
         parent, key = self.random.choice(places)

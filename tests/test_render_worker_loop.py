@@ -163,7 +163,7 @@ def test_usage(runner: Runner) -> None:
     assert "example" in shown.out
 
 
-BAD_PLANS = {
+BAD_PLANS: dict[str, tuple[dict[str, Any], str, str]] = {
     "an unknown field": ({"preflihgt": []}, "preflihgt", "preflight"),
     "a misspelt word": ({"on_failure": "stopp"}, "on_failure", "stop"),
     "a wrong type": ({"max_parallel": True}, "max_parallel", ""),

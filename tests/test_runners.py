@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -555,7 +556,7 @@ def test_both_languages_record_the_same(pair: list[Runner]) -> None:
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for each in pair:
             each.plan(**outcomes())
-        runs = list(pool.map(lambda each: each.ends(1, MAX_PARALLEL="1"), pair))
+        runs = list(pool.map(partial(Runner.ends, code=1, MAX_PARALLEL="1"), pair))
     for each, ran in zip(pair, runs, strict=True):
         texts = {
             str(path.relative_to(each.folder)): normal(each, path.read_text())

@@ -15,7 +15,7 @@ from fanout import templates
 from fanout.errors import SkillError, usage
 from fanout.fields import NamedTuple
 from fanout.harness import ARGUMENT_LIMIT, read_mapping
-from fanout.records import NAME
+from fanout.records import is_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -769,7 +769,7 @@ class Reader:
             return self.matching(fields["run_name"], "run_name", STEP_NAME, what)
         stem = os.path.splitext(os.path.basename(self.path))[0]
         made = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:64]
-        return made if NAME.fullmatch(made) else "plan"
+        return made if is_name(made) else "plan"
 
     def repo(self, fields: dict[str, Any]) -> str | dict[str, Any]:
         """Where the repository is; what follows from that cannot stand in it."""
@@ -827,7 +827,7 @@ class Reader:
             for number, task in enumerate(tasks):
                 for word, where in expansions(task, field, f"tasks[{number}]"):
                     if field == "name":
-                        fits = NAME.fullmatch(word) is not None
+                        fits = is_name(word)
                     else:
                         fits = re.match(BRANCH, word) is not None and len(word) <= BRANCH_LIMIT
                     if not fits:

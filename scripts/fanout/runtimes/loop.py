@@ -942,9 +942,10 @@ def expand(run: Run, items: dict[int, list[str]]) -> list[Task]:
         {task.item: task for task in group if task.item is not None} for group in groups
     ]
     for task in found:
-        for number in task.plan["depends_on"]:
-            same = by_item[number].get(task.item or "")
-            task.after += [same] if same is not None else groups[number]
+        needed: list[int] = task.plan["depends_on"]
+        for number in needed:
+            other = by_item[number].get(task.item or "")
+            task.after += groups[number] if other is None else [other]
     require_names(found)
     return found
 
