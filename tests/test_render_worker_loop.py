@@ -18,7 +18,6 @@ import pytest
 from inside import install
 from runner_world import (
     COMMIT,
-    LANGUAGES,
     RENDERER,
     Runner,
     bin_without,
@@ -341,27 +340,6 @@ GUARDED = {
 }
 
 
-def test_the_bash_file_keeps_to_what_an_old_bash_knows(world: World) -> None:
-    """Q13, Q11, Q15: words of bash 4 and programs that a Mac lacks are absent or guarded."""
-    bash = Runner(world, "bash")
-    bash.plan(task("one"))
-    lines = [
-        line for line in bash.path.read_text().splitlines() if not line.lstrip().startswith("#")
-    ]
-    for what, pattern in FORBIDDEN.items():
-        found = [line for line in lines if re.search(pattern, line)]
-        assert not found, (what, found)
-    source = "\n".join(lines)
-    for what, (pattern, guard) in GUARDED.items():
-        if re.search(pattern, source):
-            assert guard in source, what
-    hidden = [
-        line for line in lines if re.search(r"\b(local|declare|export)\s+\w+=[\"']?\$\(", line)
-    ]
-    assert not hidden, "Q15: the exit status of a substitution is hidden"
-    assert "unset CDPATH" in source
-
-
 def test_a_plan_of_a_thousand_tasks(runner: Runner) -> None:
     tasks = [
         task(f"t{n}", f"Do the work of part {n}.\n", depends_on=[f"t{n - 1}"] if n % 3 else [],
@@ -418,37 +396,6 @@ def test_programs_that_some_systems_lack_are_not_needed(runner: Runner) -> None:
 
 
 # --- Both at once ---------------------------------------------------------------------------
-
-
-def test_both_languages_print_the_same_dry_run(world: World) -> None:
-    (world.repo / "items.txt").write_text("one\r\n\ntwo words\nlast")
-    world.commit("items")
-    more = [
-        task("from-file", "x {item}", for_each={"file": "items.txt"}, depends_on=["one"]),
-        task("no-file", "x", for_each={"file": "gone.txt"}),
-        task("from-command", "x", for_each={"run": "seq 3"}, depends_on=["from-file"]),
-        task("argument", "it's {HOST}", agent={"prompt_mode": "argument", "prompt_arg": "-p"}),
-        task("file", "x", agent={"prompt_mode": "file", "prompt_arg": "--file=",
-                                 "work_dir_arg": "--dir", "args": ["a b", "it's", ""]},
-             timeout_seconds=7, changelog="changes/x.md",
-             verify=[{"name": "v", "run": "line one\nline two\n", "when": {"env": {"A": "b'c"}}}]),
-        task("back", "x", branch="topic/{HOST}-x", when={"not": {"backup_passed": "dump"}}),
-    ]  # fmt: skip
-    plan = {**FULL, "tasks": [*FULL["tasks"], *more], "variables": {"HOST": "h1", "EMPTY": ""}}
-    for env in (
-        {},
-        {"EXTRA": "yes", "PLAN_HOST": "o", "RUN_ID": "r.2"},
-        {"ONLY": "one,each-a-b-1"},
-    ):
-        texts: list[str] = []
-        for language in LANGUAGES:
-            each = Runner(world, language)
-            each.plan(**plan)
-            before = each.seen()
-            texts.append(each.ends(0, **{"DRY_RUN": "1", "RUN_ID": None, **env}).out)
-            each.same(before)
-        assert texts[0] == texts[1]
-    assert "\x1b" not in texts[0]
 
 
 def test_the_example_runs_as_the_manual_says(runner: Runner) -> None:

@@ -184,23 +184,6 @@ def test_a_signal_ends_the_run_and_leaves_no_worker_behind(
     assert claims(runner) == []
     records_are_valid(runner.folder)
     assert "stopped" in {event["event"] for event in runner.events()}
-    report = runner.log("REPORT.md").decode()
-    (resume,) = [
-        block for block in re.findall(r"^```bash\n(.*?)^```", report, re.M | re.S)
-        if "RESUME=1" in block
-    ]  # fmt: skip
-    if number != signal.SIGTERM:
-        return
-    # The agents of both had started: neither is run again unless it is named, as the report does.
-    (runner.world.root / "go").touch()
-    runner.ends(1, RESUME="1")
-    assert runner.statuses() == {**words, "three": "passed"}
-    done = subprocess.run(
-        ["bash", "-c", resume], cwd="/", env=runner.world.env, check=False,
-        capture_output=True, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert done.returncode == 0, done
-    assert set(runner.statuses().values()) == {"passed"}
 
 
 def test_a_deaf_agent_is_killed_when_the_run_is_interrupted(runner: Runner) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import hashlib
 import json
 import os
@@ -11,7 +10,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -548,29 +546,6 @@ def pair() -> Iterator[list[Runner]]:
     finally:
         for world in worlds:
             world.close()
-
-
-def test_both_languages_record_the_same(pair: list[Runner]) -> None:
-    """One task at a time: every file of the run is the same but for times, ids and places."""
-    seen: list[dict[str, str]] = []
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        for each in pair:
-            each.plan(**outcomes())
-        runs = list(pool.map(partial(Runner.ends, code=1, MAX_PARALLEL="1"), pair))
-    for each, ran in zip(pair, runs, strict=True):
-        texts = {
-            str(path.relative_to(each.folder)): normal(each, path.read_text())
-            for path in sorted(each.folder.rglob("*"))
-            if path.is_file()
-        }
-        narrated = re.sub(r"(?m)^\d\d:\d\d:\d\d ", "", ran.err)
-        texts |= {"stdout": normal(each, ran.out), "stderr": normal(each, narrated)}
-        texts["stdout"] = re.sub(" +", " ", texts["stdout"])
-        seen.append(texts)
-    python, bash = seen
-    assert sorted(python) == sorted(bash)
-    for name, text in python.items():
-        assert bash[name] == text, name
 
 
 def test_tasks_run_at_most_so_many_at_a_time(runner: Runner) -> None:

@@ -33,7 +33,7 @@ class Finder:
     @classmethod
     def find_spec(cls, name: str, _: object = None, __: object = None) -> ModuleSpec | None:
         """Where a module is and what loads it; None for all that is no module of ours."""
-        if not name.startswith("fanout.") or name == "fanout.cli":
+        if not name.startswith("fanout.") or name in ("fanout.cli", "fanout.runtimes"):
             return None
         path = f"{cls.scripts}/{name.replace('.', '/')}.py"
         spec = ModuleSpec(name, Loader(name, path), origin=path)

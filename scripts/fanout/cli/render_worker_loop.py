@@ -49,7 +49,7 @@ def answer(options: argparse.Namespace) -> Answer:
     runner = rendering.render(options.config, options.language, options.output)
     path = os.path.abspath(options.output)
     found = {
-        "path": path,
+        "output": path,
         "language": options.language,
         "plan": os.path.abspath(options.config),
         "plan_sha256": runner.sha256,

@@ -1074,13 +1074,13 @@ def left_out(task: Task) -> bool:
     return task.result.get("reason") == "left out by ONLY"
 
 
-def load_run(run: Run, code: int = 3) -> None:
+def load_run(run: Run) -> None:
     """Take up what is recorded of the run: gate, tasks, manifest.
 
-    Raises RunError: `code` when there is no such run, 1 when a record is damaged.
+    Raises RunError: 2 when there is no such run, 1 when a record is damaged.
     """
     if not os.path.isdir(run.folder):
-        raise RunError(code, f"there is no run {run.id!r} in {os.path.dirname(run.folder)}",
+        raise RunError(2, f"there is no run {run.id!r} in {os.path.dirname(run.folder)}",
                       "run the phase `gate` first")  # fmt: skip
     run.gate = read(os.path.join(run.folder, "gate.json")) or {}
     manifest = read(os.path.join(run.folder, "manifest.json"))
@@ -2303,7 +2303,7 @@ def phase_task(run: Run, name: str) -> int:
                           f"RERUN={task.name} runs it again")  # fmt: skip
         bad = next((other for other in task.after if not is_well(other)), None)
         if bad is not None:
-            raise RunError(1, f"{task.name} depends on {bad.name}, which is {bad.status}")
+            raise RunError(3, f"{task.name} depends on {bad.name}, which is {bad.status}")
         say(run, task.name, "started")
         run_task(run, task)
         say(run, task.name, task.status, task.result.get("reason"))
@@ -2340,7 +2340,7 @@ def phase_status(run: Run) -> int:
         run.id = newest_run(os.path.dirname(run.folder))
         run.folder = os.path.join(os.path.dirname(run.folder), run.id)
         run.values |= {"RUN_ID": run.id, "RUN_DIR": run.folder}
-    load_run(run, 2)
+    load_run(run)
     if run.status == "running" or any(task.status == "running" for task in run.tasks):
         try:
             claim(run, [f"run {run.id}"])
