@@ -215,6 +215,26 @@ def test_ancestry_is_yes_no_or_an_error(world: World) -> None:
         git.is_ancestor(str(world.repo), "0" * 39 + "1", new)
 
 
+def test_heads_are_read_wherever_git_keeps_them(world: World) -> None:
+    """Loose, packed, moved since they were packed, symbolic, and not there at all."""
+    repo = str(world.repo)
+    old = world.git("rev-parse", "HEAD")
+    world.git("branch", "w1")
+    world.git("branch", "team/w2")
+    refs = ["refs/heads/w1", "refs/heads/team/w2"]
+    assert git.heads_of(repo + "/.git", refs) == dict.fromkeys(refs, old)
+    world.git("pack-refs", "--all")
+    assert git.heads_of(repo + "/.git", refs).items() >= dict.fromkeys(refs, old).items()
+    new = world.commit("second")
+    world.git("branch", "-f", "w1", new)
+    assert git.heads_of(repo + "/.git", refs)["refs/heads/w1"] == new
+    world.git("symbolic-ref", "refs/heads/alias", "refs/heads/team/w2")
+    assert git.heads_of(repo + "/.git", ["refs/heads/alias"])["refs/heads/alias"] == old
+    assert git.symbolic_target(repo, "refs/heads/alias") == "refs/heads/team/w2"
+    assert git.symbolic_target(repo + "/.git", "refs/heads/w1") is None
+    assert "refs/heads/none" not in git.heads_of(repo + "/.git", ["refs/heads/none"])
+
+
 def test_where_a_tree_is(world: World) -> None:
     head = world.git("rev-parse", "HEAD")
     assert git.current_ref(str(world.repo)) == ("refs/heads/main", head)

@@ -216,6 +216,15 @@ def test_capture_gives_the_last_lines_of_the_history(world: World) -> None:
     wait_for(lambda: capture(world, "w1", "--lines", "3", "--log").endswith("line 1000"), "the log")
 
 
+def test_the_id_of_a_pane_that_is_another_workers_now_shows_nothing_of_it(world: World) -> None:
+    """A new server counts its panes from the beginning."""
+    pane = world.spawn_fake("w1", "lines", "--agent-args", "lines 5", *NONE).data["worker"]["pane"]
+    wait_for(lambda: "line 5" in capture(world, "w1"), "its lines")
+    socket = world.ok("status", "w1")["workers"][0]["attach"].split()[2]
+    world.quick("w2", pane=pane, socket_path=socket)
+    assert world.refused(3, "capture", "w2")["code"] == "no-pane"
+
+
 def test_a_line_longer_than_the_window_is_one_line(world: World) -> None:
     """T34, T36: a marker may cross the last column."""
     agent = world.root / "bin" / "long"

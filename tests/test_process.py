@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -156,3 +157,18 @@ def test_a_logged_process_has_a_session_of_its_own(tmp_path: Path) -> None:
     lines = log.read_text().split()
     assert lines[:3] == ["before", "out", "err"]
     assert int(lines[3]) == child.pid
+
+
+def test_programs_are_found_as_by_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+    here = tmp_path / "second" / "tool"
+    here.write_text("#!/bin/sh\n")
+    (tmp_path / "first" / "tool").mkdir()
+    monkeypatch.chdir(tmp_path / "second")
+    for path in (f"{tmp_path}/first:{tmp_path}/second", "", ":/bin", "/nowhere"):
+        monkeypatch.setenv("PATH", path)
+        for mode in (0o600, 0o700):
+            here.chmod(mode)
+            for name in ("tool", "./tool", str(here), "no-tool"):
+                assert process.find_program(name) == shutil.which(name), (path, mode, name)

@@ -228,6 +228,29 @@ def test_screens_belong_to_their_panes_and_missing_ones_are_left_out(
     }
 
 
+def test_screens_of_any_height_are_told_apart_and_one_may_be_asked_for_twice(
+    server: Server, world: World
+) -> None:
+    """After a restart of the server the records of two workers may name the same pane."""
+    panes = [
+        start(server, world, "/bin/sh", "-c", f"echo I am {n}; exec sleep 600", session=f"s{n}")
+        for n in range(3)
+    ]
+    wait_for(lambda: all("I am" in t for t in server.look(panes)[1].values()), "three screens")
+    server.require(["resize-window", "-t", panes[0], "-x", "80", "-y", "7"])
+    found, screens = server.look([panes[1], panes[0], panes[1], panes[2]])
+    assert [found[pane].height for pane in panes] == [7, 50, 50]
+    assert [screens[pane].split("\n")[0] for pane in panes] == [f"I am {n}" for n in range(3)]
+    assert [screens[pane].count("\n") for pane in panes] == [7, 50, 50]
+
+
+def test_a_title_like_the_mark_after_the_list_changes_nothing(server: Server, world: World) -> None:
+    pane = start(server, world, "/bin/sh", "-c", "echo here; exec sleep 600")
+    server.require(["select-pane", "-t", pane, "-T", tmux.END_OF_LIST])
+    wait_for(lambda: "here" in server.look([pane])[1][pane], "the screen")
+    assert server.panes()[pane].title == tmux.END_OF_LIST
+
+
 def test_more_panes_than_one_message_holds(
     server: Server, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

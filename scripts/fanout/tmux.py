@@ -147,6 +147,8 @@ class Server(NamedTuple):
         The text is what is visible. With `rows`, for one pane alone, it begins so many rows up in
         the history, and wrapped lines are joined.
         """
+        # After a restart of the server two records may name one pane.
+        wanted = list(dict.fromkeys(wanted))
         done = self.run(*looking(wanted, rows))
         panes: dict[str, Pane] = {}
         if done.code != 0:
