@@ -257,5 +257,5 @@ def test_spawns_that_fail_together_are_taken_back_together(world: World, count: 
     assert [line.count("kill-session") for line in found if "kill-session" in line] == [count]
     # Beside the looks of the watch: the launch; who is still there; end_sessions, which looks
     # before and after.
-    assert len([line for line in found if "capture-pane" not in line]) == 5
+    assert len([line for line in found if "capture-pane" not in line]) == 4
     assert world.snapshot() == before
