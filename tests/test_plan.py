@@ -163,6 +163,19 @@ def test_a_repeated_task_has_names_for_its_items(tmp_path: Path) -> None:
     assert task["for_each"]["run"]["shell"]["marks"] == ["word HOST"]
 
 
+def test_an_item_is_known_in_its_own_task_alone(tmp_path: Path) -> None:
+    tasks = [
+        {"name": "a", "prompt": "{item}", "for_each": ["1"]},
+        {"name": "b", "prompt": "{item}", "verify": ["echo {item}"]},
+    ]
+    task = load(tmp_path, {"agent": AGENT, "tasks": tasks, "postflight": ["x {item}"]})["tasks"][1]
+    assert (task["name"], task["prompt"], task["verify"][0]["shell"]) == (
+        "b",
+        "{item}",
+        "echo {item}",
+    )
+
+
 def test_a_task_changes_what_the_agent_of_the_plan_is(tmp_path: Path) -> None:
     plan = plan_of(
         {"agent": {"args": ["-x"], "env": {"B": "2"}, "timeout_seconds": 5}, "timeout_seconds": 6,
@@ -700,7 +713,7 @@ def test_many_tasks_take_not_much_more_time_each(tmp_path: Path) -> None:
             {
                 "name": f"task-{number}", "prompt": "Do {HOST}.\n" * 30,
                 "branch": f"many/parts/of/{number}", "owns": [f"src/{number}/**"],
-                "depends_on": [f"task-{number - 1}"] * (number > 0),
+                "depends_on": [f"task-{n}" for n in range(max(0, number - 3), number)],
                 "verify": ["test -e {HOST}", ["true", "{HOST}"]], "when": {"env": "X"},
             }
             for number in range(count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -59,13 +60,19 @@ def refusal(text: str) -> str:
     return str(caught.value)
 
 
+def run_bash(loop: str, scripts: list[str]) -> subprocess.CompletedProcess[bytes]:
+    """Run a loop over scripts, in a folder of its own: one that is misread writes anywhere."""
+    with tempfile.TemporaryDirectory() as folder:
+        return subprocess.run(
+            ["bash", "-c", loop, "bash", *scripts],
+            env=ENVIRONMENT, cwd=folder, capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+
+
 def bash(scripts: list[str]) -> list[bytes]:
     """What each script prints, each in a subshell of one Bash, read as `bash -c` would read it."""
     loop = 'for script; do (eval "$script") </dev/null; printf "\\0\\0END\\0"; done'
-    done = subprocess.run(
-        ["bash", "-c", loop, "bash", *scripts],
-        env=ENVIRONMENT, capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_bash(loop, scripts)
     assert done.stderr == b"", done.stderr[:2000]
     return done.stdout.split(b"\0\0END\0")[:-1]
 
@@ -218,10 +225,7 @@ def test_a_value_is_never_run_whatever_stands_around_it(seed: int) -> None:
             continue
     loop = 'n=0; for s; do ran=$({ eval "$s" </dev/null >/dev/null 2>&1; } 9>&1); '
     loop += '[ -z "$ran" ] || printf "%s " "$n"; n=$((n+1)); done'
-    done = subprocess.run(
-        ["bash", "-c", loop, "bash", *scripts],
-        env=ENVIRONMENT, capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_bash(loop, scripts)
     assert [scripts[int(number)] for number in done.stdout.split()] == []
 
 

@@ -641,7 +641,7 @@ class Reader:
         )
         outer = self.names
         if each is not None:
-            self.names |= {"item"}
+            self.names = outer | {"item"}
         what = "a name (1 to 64 letters, digits, '-' and '_'; placeholders may stand in it)"
         name = self.matching(fields["name"], f"{where}.name", TASK_NAME, what)
         for found in templates.PLACEHOLDER.finditer(name):
@@ -733,7 +733,7 @@ class Reader:
             if key not in fields:
                 raise self.wrong("the whole", f"needs a field `{key}`")
         variables = self.variables(fields.get("variables", {}), "variables", RESERVED)
-        self.names |= variables.keys()
+        self.names = frozenset([*BUILT_IN, *variables])
         agent = self.agent(fields["agent"], "agent", {})
         if "cli" not in agent:
             raise self.wrong("agent", "needs a field `cli` or `harness`")
