@@ -168,12 +168,11 @@ def test_an_item_is_known_in_its_own_task_alone(tmp_path: Path) -> None:
         {"name": "a", "prompt": "{item}", "for_each": ["1"]},
         {"name": "b", "prompt": "{item}", "verify": ["echo {item}"]},
     ]
-    task = load(tmp_path, {"agent": AGENT, "tasks": tasks, "postflight": ["x {item}"]})["tasks"][1]
-    assert (task["name"], task["prompt"], task["verify"][0]["shell"]) == (
-        "b",
-        "{item}",
-        "echo {item}",
-    )
+    value = load(tmp_path, {"agent": AGENT, "tasks": tasks, "postflight": ["x {item}"]})
+    assert value["tasks"][0]["prompt"]["marks"] == ["raw item"]
+    assert value["tasks"][1]["prompt"] == "{item}"
+    assert value["tasks"][1]["verify"][0]["shell"] == "echo {item}"
+    assert value["postflight"][0]["shell"] == "x {item}"
 
 
 def test_a_task_changes_what_the_agent_of_the_plan_is(tmp_path: Path) -> None:
@@ -723,4 +722,6 @@ def test_many_tasks_take_not_much_more_time_each(tmp_path: Path) -> None:
         plans.load_plan(str(path))
         return time.process_time() - start
 
-    assert seconds(2_000) < 40 * seconds(200)
+    # The best of some: a busy machine makes some of them slower.
+    few, many = (min(seconds(count) for _ in range(3)) for count in (200, 2_000))
+    assert many < 40 * few

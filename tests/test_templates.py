@@ -333,4 +333,6 @@ def test_long_commands_are_read_in_one_go(text: str) -> None:
             scan_shell(command, NAMES)
         return time.process_time() - start
 
-    assert seconds(20_000) < 40 * max(seconds(2_000), 0.002)
+    # The best of some: a busy machine makes some of them slower.
+    few, many = (min(seconds(times) for _ in range(4)) for times in (2_000, 20_000))
+    assert many < 40 * max(few, 0.002)
