@@ -634,6 +634,7 @@ list_processes() { # MARK exact|prefix
     set +f
     {
         for file in /proc/[0-9]*/stat; do
+            line=''
             IFS= read -r -d '' line <"$file"
             # proc(5): after the command 1 state, 2 parent, 3 group, 20 start.
             # shellcheck disable=SC2086 # words
@@ -2121,6 +2122,7 @@ enter() {
             "go on with it by RESUME=1, or give another RUN_ID"
         load_run
         choose 0
+        open_events
         interrupt_dead
         check_dependencies || die 3 "$why" "$hint"
         run_status=running run_code='' run_ended=''
@@ -2130,12 +2132,12 @@ enter() {
     ((!is_resumed)) || die 2 "there is no run '$run_id' to go on with" "check RUN_ID and LOG_ROOT"
     exclude_runs
     mkdir -p -- "$run_dir" || die 1 "cannot make $run_dir"
+    open_events
     begin_run started
 }
 
 begin_run() { # WORD
     export_values
-    open_events
     start_jobs "$run_dir"
     run_event "$1" run - '{}'
 }
@@ -3801,8 +3803,8 @@ phase_finish() {
     load_run
     export_values
     choose 1
-    interrupt_dead
     open_events
+    interrupt_dead
     start_jobs "$run_dir"
     case $gate_status in '' | running) gate_status=interrupted ;; esac
     finish_run 1
