@@ -184,7 +184,15 @@ def number(value: float | None) -> str:
 
 
 def word(text: str) -> str:
-    """A text as one word of Bash; characters that do not show are written as bytes."""
+    """A text as one word of Bash, each of its lines on a line that begins with a quote.
+
+    Characters that do not show are written as bytes.
+    """
+    return "$'\\n'\\\n".join(map(line_word, text.split("\n")))
+
+
+def line_word(text: str) -> str:
+    """A text without newlines as one word of Bash."""
     if HIDDEN.search(text) is None:
         return "'" + text.replace("'", "'\\''") + "'"
     text = text.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash extended-analysis=false
 # Runs a plan: gate, tasks in worktrees of their own, finish. Needs git and bash 3.2.
 #
 # Nothing of the package that rendered it is needed. The plan stands as data at the end of the
@@ -35,6 +35,7 @@ plan_backups=- plan_postflight=- plan_rollback=-
 variable_name=() variable_value=() text=() mark=() command=() condition=() agent=() task=()
 
 newline=$'\n'
+end_of_list="$newline ]"
 backslash="\\"
 quote_in_quotes="'\\''"
 high_byte=$'[!\001-\177]'
@@ -68,16 +69,12 @@ exit codes:
 # --- Words and time -------------------------------------------------------------------------
 
 say() { # WHAT WORD [DETAIL]
-    local stamp
+    local second
     clear_screen
-    if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 402)); then
-        printf -v stamp '%(%H:%M:%S)T' -1
-    else
-        clock
-        at "$((now + local_offset * 1000000))"
-        stamp=${answer:11:8}
-    fi
-    printf '%s %s %s%s\n' "$stamp" "$1" "$2" "${3:+: $3}" >&2
+    clock
+    second=$((now / 1000000 + local_offset))
+    printf '%02d:%02d:%02d %s %s%s\n' $((second / 3600 % 24)) $((second / 60 % 60)) $((second % 60)) \
+        "$1" "$2" "${3:+: $3}" >&2
 }
 
 put_error() { # MESSAGE [HINT]
@@ -99,7 +96,10 @@ leave() { # CODE
 
 # Sets `now`, in microseconds since the epoch.
 if ((BASH_VERSINFO[0] >= 5)); then
-    clock() { now=${EPOCHREALTIME/[!0-9]/}; }
+    clock() {
+        now=${EPOCHREALTIME-}
+        now=${now/[!0-9]/}
+    }
 else
     clock() { now=$(((started_second + SECONDS) * 1000000)); }
 fi
@@ -107,9 +107,12 @@ fi
 start_clock() {
     local zone
     SECONDS=0
-    started_second=0 local_offset=0
-    ((BASH_VERSINFO[0] < 5)) || return 0
-    zone=$(date '+%s %z')
+    started_second=0
+    if ((BASH_VERSINFO[0] >= 5)); then
+        printf -v zone '0 %(%z)T' -1
+    else
+        zone=$(date '+%s %z')
+    fi
     started_second=${zone% *}
     zone=${zone#* }
     local_offset=$(((10#${zone:1:2} * 60 + 10#${zone:3:2}) * 60))
@@ -220,6 +223,15 @@ is_branch() { # WORD
 
 # --- JSON -----------------------------------------------------------------------------------
 
+# Sets `before` and `behind` to what stands around the first place of a word; fails when it is not
+# there. Unlike ${x#*word} it takes no more time than the text is long.
+cut() { # TEXT WORD
+    before=${1%%"$2"*}
+    behind=''
+    ((${#before} < ${#1})) || return 1
+    behind=${1:${#before}+${#2}}
+}
+
 # Answers a text as a JSON string.
 json_string() { # TEXT
     local value=$1 number char code
@@ -310,19 +322,16 @@ json_list() { # DEPTH ITEM...
 
 # Answers the text that a JSON string stands for.
 json_text() { # STRING
-    local rest=${1#\"} made='' number low
+    local rest=${1#\"} made='' number low before behind
     rest=${rest%\"}
     answer=$rest
     case $rest in
     *"$backslash"*) ;;
     *) return ;;
     esac
-    while :; do
-        made+=${rest%%"$backslash"*}
-        case $rest in
-        *"$backslash"*) rest=${rest#*"$backslash"} ;;
-        *) break ;;
-        esac
+    while cut "$rest" "$backslash"; do
+        made+=$before
+        rest=$behind
         case $rest in
         n*) made+=$newline ;;
         t*) made+=$'\t' ;;
@@ -347,7 +356,7 @@ json_text() { # STRING
         esac
         rest=${rest:1}
     done
-    answer=$made
+    answer=$made$rest
 }
 
 # Answers the UTF-8 bytes of a character; a lone low surrogate stands for a byte.
@@ -375,12 +384,12 @@ bytes_of() { # NUMBER
 
 # Answers a value of a record's own level as it stands there; fails when there is none.
 json_raw() { # RECORD KEY
-    local rest=${1#*"$newline \"$2\": "}
+    local before behind rest
     answer=''
-    [ "$rest" != "$1" ] || return 1
+    cut "$1" "$newline \"$2\": " || return 1
+    rest=$behind
     case $rest in
-    "[$newline"*) rest="${rest%%"$newline ]"*}$newline ]" ;;
-    "{$newline"*) rest="${rest%%"$newline }"*}$newline }" ;;
+    "[$newline"*) rest=${rest%%"$end_of_list"*}$end_of_list ;;
     *)
         rest=${rest%%"$newline"*}
         rest=${rest%,}
@@ -400,9 +409,11 @@ json_get() { # RECORD KEY
 
 # Answers a record with a scalar of its own level replaced.
 json_set() { # RECORD KEY VALUE
-    local head=${1%%"$newline \"$2\": "*} rest=${1#*"$newline \"$2\": "}
-    answer="$head$newline \"$2\": $3"
-    rest=$newline${rest#*"$newline"}
+    local before behind rest
+    cut "$1" "$newline \"$2\": "
+    answer="$before$newline \"$2\": $3"
+    cut "$behind" "$newline"
+    rest=$newline$behind
     # A comma stands behind every value but the last.
     case $rest in
     "$newline}"*) answer+=$rest ;;
@@ -435,9 +446,12 @@ write_file() { # PATH TEXT [MODE]
         { mv -f -- "$temporary" "$1" || mv -f -- "$temporary" "$1"; } 2>/dev/null; then
         return 0
     fi
+    write_error=$({ printf '%s' "$2" >"$temporary"; } 2>&1)
+    write_error=${write_error##*: }
     rm -f -- "$temporary"
     return 1
 }
+write_error=''
 
 # --- The plan's rows ------------------------------------------------------------------------
 
@@ -464,7 +478,7 @@ lookup() { # NAME
 
 # Answers a text of the plan with its placeholders replaced, each for the place it stands in.
 fill() { # TEXT
-    local rest=${text[$1]} made='' word kind='' char
+    local rest=${text[$1]} made='' word kind='' char hole before behind
     if [ -z "${mark[$1]-}" ]; then
         answer=$rest
         return
@@ -474,10 +488,13 @@ fill() { # TEXT
             kind=$word
             continue
         fi
-        made+=${rest%%"{$word}"*}
-        rest=${rest#*"{$word}"}
+        # A closing brace inside of an expansion is not understood by every bash.
+        hole="{$word}"
+        cut "$rest" "$hole"
+        made+=$before
+        rest=$behind
         if [ "$kind" = keep ] || ! lookup "$word"; then
-            value="{$word}"
+            value=$hole
             kind=raw
         fi
         case $kind in
@@ -617,6 +634,7 @@ list_processes() { # MARK exact|prefix
     set +f
     {
         for file in /proc/[0-9]*/stat; do
+            line=''
             IFS= read -r -d '' line <"$file"
             # proc(5): after the command 1 state, 2 parent, 3 group, 20 start.
             # shellcheck disable=SC2086 # words
@@ -784,7 +802,7 @@ run_program() { # MILLISECONDS MARK FOLDER STDIN LOG WORD...
     ((code == 0)) || outcome=failed
     if ((code == 126 || code == 127)) && ! is_program "$folder" "$1"; then
         outcome=lost code=''
-        why="cannot run '$1': no such program"
+        why="cannot run '$1': No such file or directory"
     fi
 }
 
@@ -800,8 +818,6 @@ is_program() { # FOLDER WORD
 # Becomes a program in the environment that the caller gave; see run_program.
 become() { # WORD...
     trap - INT TERM HUP USR1
-    # In a group that the terminal does not know, using it would stop the program for good.
-    trap '' TTIN TTOU
     exec 3>&- 4>&- 5>&-
     if [ -n "$caller_locale" ]; then export LC_ALL=$caller_locale; else unset LC_ALL; fi
     exec <"$source" >>"$log" 2>&1 || exit 126
@@ -823,7 +839,7 @@ agent_words=()
 # Opens the pipe through which jobs report, and catches signals.
 start_jobs() { # FOLDER
     local pipe=$1/.pipe.$$
-    live_jobs='' last_job=0 interrupted='' trouble='' dirty=0 last_tick=0
+    live_jobs='' last_job=0 interrupted='' trouble='' dirty=0 late=0 last_tick=0
     job_pid=() job_deadline=() job_task=()
     if ! mkfifo -- "$pipe" || ! exec 3<>"$pipe"; then
         die 1 "cannot make $pipe" "free space, then go on with RESUME=1"
@@ -852,7 +868,7 @@ be_job() { # FUNCTION WORD...
     this_job=$last_job alarmed=0 my_claims=()
     trap 'alarmed=1' USR1
     trap - INT TERM HUP
-    exec 4>&- </dev/null 2>>"${LOOP_DEBUG:-/dev/null}"
+    exec 4>&- </dev/null 2>/dev/null
     "$@"
 }
 
@@ -878,7 +894,8 @@ turn() {
     fi
     clock
     ((now - last_tick < 200000 && now >= last_tick)) || look_at_jobs
-    ((!dirty)) || save_manifest
+    # Between tasks it is written once, when the next ones have been started.
+    if ((dirty && !in_tasks)) || ((late && now - manifest_at > 500000)); then save_manifest; fi
 }
 tick=1
 
@@ -908,8 +925,9 @@ look_at_jobs() {
 }
 
 take_report() { # LINE
-    local kind job rest
-    IFS='|' read -r kind job rest <<<"$1"
+    local kind=${1%%|*} rest=${1#*|} job
+    job=${rest%%|*}
+    rest=${rest#*|}
     case $kind in
     deadline)
         job_deadline[job]=$rest
@@ -925,7 +943,8 @@ take_report() { # LINE
         ;;
     record)
         read_result "${job_task[job]}"
-        dirty=1
+        # The next change is soon, and it is the same words in the manifest.
+        late=1
         ;;
     step) step_report=$rest ;;
     over) job_over "$job" "$rest" ;;
@@ -993,12 +1012,13 @@ put_event() { # EVENT
 
 # Answers an event but for its number.
 make_event() { # WORD PHASE TASK|- NAME|- DATA
-    local who=null name=null
+    local who=null name=null data=$5
+    [ -n "$data" ] || data='{}'
     [ "$3" = - ] || who="\"$3\""
     [ "$4" = - ] || name="\"$4\""
     clock
     at "$now"
-    answer="\"at\": \"$answer\", \"event\": \"$1\", \"task\": $who, \"phase\": \"$2\", \"name\": $name, \"data\": ${5:-{\}}}"
+    answer="\"at\": \"$answer\", \"event\": \"$1\", \"task\": $who, \"phase\": \"$2\", \"name\": $name, \"data\": $data}"
 }
 
 # An event of the whole run.
@@ -1056,79 +1076,90 @@ process_start() { # PID
 
 # Claims runs and branches for this process; fails when another has one of them, and `rival`
 # says who. A claim is written, then all others are looked at; it holds when none is older or
-# held. Claims of processes that are gone do not count.
+# held. Claims of processes that are gone do not count. Once held it looks again: of two that did
+# not see each other, both withdraw and begin anew.
 claim() { # THING...
     local folder=$common/agent-workers/locks/runs token lines thing until
     [ -d "$folder" ] || mkdir -p -- "$folder" || die 1 "cannot make $folder"
-    token=$my_pid-$RANDOM$RANDOM$RANDOM
     process_start "$my_pid"
     lines="host $host${newline}pid $my_pid${newline}started $answer$newline"
     for thing; do lines+="claim $thing$newline"; done
-    write_file "$folder/$token.claiming" "$lines" || die 1 "cannot write to $folder"
-    my_claims+=("$folder/$token.claiming")
     clock
     until=$((now + 5000000))
     while :; do
-        if find_rival "$folder" "$@"; then
-            rival="another runner (process $rival_pid) works on the $rival_thing"
+        token=$my_pid-$RANDOM$RANDOM$RANDOM
+        write_file "$folder/$token.claiming" "$lines" || die 1 "cannot write to $folder"
+        my_claims+=("$folder/$token.claiming")
+        while find_rival "$folder" "$@"; do
+            rival="another runner ($rival_who) works on the $rival_thing"
+            clock
             if [ "${rival_name%.held}" != "$rival_name" ] ||
                 [[ $rival_name < "$token.claiming" ]] || ((now > until)); then
                 rm -f -- "$folder/$token.claiming"
                 return 1
             fi
             sleep 0.02
-            clock
-            continue
-        fi
+        done
         mv -f -- "$folder/$token.claiming" "$folder/$token.held" ||
             die 1 "cannot write to $folder"
         my_claims[${#my_claims[@]}-1]=$folder/$token.held
-        return 0
+        if ! find_rival "$folder" "$@" || [ "${rival_name%.held}" = "$rival_name" ]; then
+            return 0
+        fi
+        rm -f -- "$folder/$token.held"
+        sleep "0.$((RANDOM % 20 + 1))"
     done
 }
 my_claims=()
 my_pid=$$
 
-# Finds a living claim on one of the things: held ones first, then by name.
+# Finds a living claim on one of the things, a held one if there is one. A claim that another
+# process renames meanwhile is seen at its old name or at its new one: those come last.
 find_rival() { # FOLDER THING...
-    local folder=$1 wanted=$newline kind file line rival_host started
+    local folder=$1 wanted=$newline file line owner started shared pid found=0
     shift
     for line; do wanted+=$line$newline; done
-    for kind in held claiming; do
-        set +f
-        set -- "$folder"/*."$kind"
-        set -f
-        for file; do
-            rival_host='' rival_pid='' started='' rival_thing=''
-            [ -f "$file" ] || continue
-            while IFS= read -r line; do
-                case $line in
-                "host "*) rival_host=${line#host } ;;
-                "pid "*) rival_pid=${line#pid } ;;
-                "started "*) started=${line#started } ;;
-                "claim "*)
-                    case $wanted in *"$newline${line#claim }$newline"*) rival_thing=${line#claim } ;; esac
-                    ;;
+    set +f
+    set -- "$folder"/*.claiming
+    set -- "$@" "$folder"/*.held
+    set -f
+    for file; do
+        owner='' pid='' started='' shared=''
+        case $file in *"/*."*) continue ;; esac
+        [ -f "$file" ] || file=${file%.claiming}.held
+        [ -f "$file" ] || continue
+        while IFS= read -r line; do
+            case $line in
+            "host "*) owner=${line#host } ;;
+            "pid "*) pid=${line#pid } ;;
+            "started "*) started=${line#started } ;;
+            "claim "*)
+                case $wanted in
+                *"$newline${line#claim }$newline"*) shared=${shared:-${line#claim }} ;;
                 esac
-            done 2>/dev/null <"$file"
-            [ -n "$rival_thing" ] && [ -n "$rival_pid" ] || continue
-            rival_name=${file##*/}
-            if [ "$rival_host" = "$host" ]; then
-                [ "$rival_pid" != "$my_pid" ] || continue
-                process_start "$rival_pid"
-                if [ "$answer" != "$started" ]; then
-                    rm -f -- "$file"
-                    continue
-                fi
+                ;;
+            esac
+        done 2>/dev/null <"$file"
+        [ -n "$shared" ] && [ -n "$pid" ] || continue
+        if [ "$owner" = "$host" ]; then
+            [ "$pid" != "$my_pid" ] || continue
+            process_start "$pid"
+            if [ "$answer" != "$started" ]; then
+                rm -f -- "$file"
+                continue
             fi
-            return 0
-        done
+        fi
+        # A held one counts most, then the one whose name comes first.
+        if ((found)) && [ "${file%.held}" = "$file" ]; then continue; fi
+        found=1 rival_name=${file##*/} rival_thing=$shared rival_who="process $pid"
+        [ "$owner" = "$host" ] || rival_who+=" on $owner"
     done
-    return 1
+    ((found))
 }
 
 must_claim() { # THING...
-    claim "$@" || die 11 "$rival" "wait for it to end"
+    claim "$@" ||
+        die 11 "$rival" "wait for it to end; its claim is $common/agent-workers/locks/runs/$rival_name"
 }
 
 free_claims() {
@@ -1136,27 +1167,33 @@ free_claims() {
     my_claims=()
 }
 
-# Holds the repository's lock for `git worktree add` on descriptor 9, or by a claim where there is
-# no flock program. Only for jobs.
-hold_worktrees() {
+# Adds a worktree under the repository's lock: that of the flock program, or where there is none a
+# claim. Only for jobs.
+add_under_lock() { # WORD...
     local folder=$common/agent-workers/locks until
-    if type -P flock >/dev/null; then
-        { exec 9>>"$folder/repository.lock"; } 2>/dev/null && flock -w 120 9
-        return
+    if command -v flock >/dev/null; then
+        [ -e "$folder/repository.lock" ] || : >>"$folder/repository.lock"
+        in_lock=(flock -w 120 "$folder/repository.lock")
+        message=$(become_git "$root" worktree add --no-checkout "$@" 2>&1)
+        set -- "$?"
+        in_lock=()
+        return "$1"
     fi
     my_pid=$(exec sh -c 'echo "$PPID"')
     clock
     until=$((now + 120000000))
     while ! claim "worktrees of this repository"; do
         clock
-        ((now < until)) || return 1
+        if ((now >= until)); then
+            message='another command kept the lock on the worktrees of this repository'
+            return 1
+        fi
         sleep 0.05
     done
-}
-
-free_worktrees() {
-    { exec 9>&-; } 2>/dev/null
+    message=$(become_git "$root" worktree add --no-checkout "$@" 2>&1)
+    set -- "$?"
     free_claims
+    return "$1"
 }
 
 # --- Conditions and steps -------------------------------------------------------------------
@@ -1317,7 +1354,7 @@ prove_artifact() { # TEXT DATE_OF_FILE
     [ "${path:0:1}" = / ] || path=$root/$path
     s_status=failed
     if [ ! -e "$path" ]; then
-        s_reason="its artifact $path is missing"
+        s_reason="its artifact $path is missing: No such file or directory"
     elif [ ! -f "$path" ]; then
         s_reason="its artifact $path is not a file"
     elif [ ! -s "$path" ]; then
@@ -1399,7 +1436,16 @@ run_list() { # LIST PHASE FOLDER_NAME SAVE
             elif [ -z "$step_report" ]; then
                 step_report='failed|||||its process was killed'
             fi
-            IFS='|' read -r status code seconds log artifact reason <<<"$step_report"
+            cut_report
+            status=$field
+            cut_report
+            code=$field
+            cut_report
+            seconds=$field
+            cut_report
+            log=$field
+            cut_report
+            artifact=$field reason=$step_report
             if [ -n "$artifact" ]; then
                 take_command "$id"
                 fill "$c_artifact"
@@ -1426,6 +1472,12 @@ run_list() { # LIST PHASE FOLDER_NAME SAVE
         fi
         place=$((place + 1))
     done
+}
+
+# Takes the first field off the report of a step.
+cut_report() {
+    field=${step_report%%|*}
+    step_report=${step_report#*|}
 }
 
 # Fills h_json, h_name and h_status with steps that have not run.
@@ -1567,10 +1619,10 @@ commit_of() { # NAME
 # Makes the tasks of the run from those of the plan, one for each item: `items_of` holds what the
 # gate found, a list of lines by the task's place. Fails with `why`.
 expand() {
-    local row lines position other members number after
+    local row lines position other members number after before behind
     x_row=() x_item=() x_has_item=() x_slug=() x_name=() x_branch=() x_worktree=() x_base=()
     x_after=() x_chosen=() x_free=()
-    x_status=() x_reason=() x_json=() x_agent_started=() x_files=() x_seconds=() x_head=()
+    x_left=() x_began=() x_status=() x_reason=() x_json=() x_agent_started=() x_files=() x_seconds=() x_head=()
     group=() is_dynamic=0
     for ((row = 0; row < ${#task[@]}; row++)); do
         take_row "$row"
@@ -1599,8 +1651,9 @@ expand() {
         lines=${items_of[row]-}
         while [ -n "$lines" ]; do
             position=$((position + 1))
-            add_task "$row" 1 "${lines%%"$newline"*}" "$position"
-            lines=${lines#*"$newline"}
+            cut "$lines" "$newline"
+            lines=$behind
+            add_task "$row" 1 "$before" "$position"
         done
     done
     for ((number = 0; number < ${#x_row[@]}; number++)); do
@@ -1646,7 +1699,7 @@ add_task() { # ROW HAS_ITEM ITEM POSITION
 
 forget_record() { # NUMBER
     x_status[$1]=not-started x_reason[$1]='' x_json[$1]='' x_agent_started[$1]=0 x_files[$1]=0
-    x_seconds[$1]=0 x_head[$1]=''
+    x_seconds[$1]=0 x_head[$1]='' x_left[$1]=0 some_blank=1
 }
 
 # Demands names and branches that are valid and differ; those without a placeholder were checked
@@ -1676,15 +1729,23 @@ check_names() {
         why="two tasks have the branch '${twice%%"$newline"*}'"
         return 1
     fi
+    twice=$(printf '%s\n' "${x_branch[@]}" | tr '[:upper:]' '[:lower:]' |
+        awk '{ seen[$0]; name[NR] = $0 }
+            END { for (n = 1; n <= NR; n++) { p = name[n]
+                while (sub("/[^/]*$", "", p)) if (p in seen) { print p " and " name[n]; exit } } }')
+    if [ -n "$twice" ]; then
+        why="there cannot be both branches $twice"
+        return 1
+    fi
 }
 
 # Whether a name stands for a task: its own, or the plan's for all of its expansions.
 is_named() { # NUMBER NAME
-    local name
+    local name added='-{item}'
     [ "${x_name[$1]}" != "$2" ] || return 0
     name=${text[${named_row[${x_row[$1]}]}]}
     case $name in
-    *\{item\}*) [ "$name" = "$2" ] || [ "${name%"-{item}"}" = "$2" ] ;;
+    *\{item\}*) [ "$name" = "$2" ] || [ "${name%"$added"}" = "$2" ] ;;
     *) return 1 ;;
     esac
 }
@@ -1810,7 +1871,7 @@ is_well_or_left_out() { # NUMBER
 # Notes that a record cannot be written: the run has to end.
 records_failed() { # PATH
     [ -z "$trouble" ] || return 0
-    trouble="cannot keep records: $1 cannot be written"
+    trouble="cannot keep records: $1 cannot be written${write_error:+: $write_error}"
     if ((in_tasks)); then stop_jobs; fi
 }
 trouble='' in_tasks=0
@@ -1847,7 +1908,9 @@ save_postflight() {
 
 save_manifest() {
     local made number rows=''
-    dirty=0
+    ((whole)) || return 0
+    clock
+    dirty=0 late=0 manifest_at=$now
     json_string "$run_id"
     made="{$newline \"schema\": 1,$newline \"run_id\": $answer,"
     json_string "$plan_run_name"
@@ -1864,10 +1927,19 @@ save_manifest() {
     made+="$newline \"preflight\": $answer,"
     json_list 1 ${backup_json[@]+"${backup_json[@]}"}
     made+="$newline \"backups\": $answer,"
-    for ((number = 0; number < ${#x_row[@]}; number++)); do
-        [ -n "${x_json[number]}" ] || blank_record "$number"
-        rows+="${rows:+,}$newline  ${x_json[number]}"
-    done
+    if ((${#x_row[@]})); then
+        if ((some_blank)); then
+            for ((number = 0; number < ${#x_row[@]}; number++)); do
+                [ -n "${x_json[number]}" ] || blank_record "$number"
+            done
+            some_blank=0
+        fi
+        number=$IFS
+        IFS=''
+        rows="${x_json[*]}"
+        IFS=$number
+        rows=${rows#,}
+    fi
     made+="$newline \"tasks\": [${rows:+$rows$newline }],"
     json_list 1 ${postflight_json[@]+"${postflight_json[@]}"}
     made+="$newline \"postflight\": $answer$newline}$newline"
@@ -1923,10 +1995,10 @@ make_record() {
     answer="$made$newline \"ended_at\": $answer,$newline \"seconds\": $r_seconds$newline}"
 }
 
-# Keeps a task's record as the manifest holds it.
+# Keeps a task's record as the manifest holds it behind a comma.
 keep_record() { # NUMBER RECORD
     local made=${2/"$newline \"schema\": 1,"/}
-    x_json[$1]=${made//"$newline"/$newline  }
+    x_json[$1]=,$newline"  "${made//"$newline"/$newline  }
 }
 
 # Keeps a task's record and what else is told of it.
@@ -1944,6 +2016,9 @@ take_result() { # NUMBER RECORD
     x_agent_started[$1]=0
     json_get "$2" agent_started
     [ "$answer" != true ] || x_agent_started[$1]=1
+    x_left[$1]=1
+    json_raw "$2" uncommitted
+    [ "$answer" != '[]' ] || x_left[$1]=0
     json_raw "$2" files_changed
     rest=${answer//[!"$newline"]/}
     x_files[$1]=0
@@ -1997,7 +2072,7 @@ put_task_event() { # NUMBER EVENT
         records_failed "$folder/events.jsonl"
     ((!whole)) || put_event "$2"
 }
-whole=0
+whole=0 sequence=0
 
 # --- Gate -----------------------------------------------------------------------------------
 
@@ -2015,6 +2090,7 @@ prepare() {
     expand || die 2 "$why"
     list_names
     choose 0
+    [ -d "$run_dir" ] || check_dependencies || die 3 "$why" "$hint"
     require_agents
 }
 
@@ -2046,6 +2122,7 @@ enter() {
             "go on with it by RESUME=1, or give another RUN_ID"
         load_run
         choose 0
+        open_events
         interrupt_dead
         check_dependencies || die 3 "$why" "$hint"
         run_status=running run_code='' run_ended=''
@@ -2053,15 +2130,14 @@ enter() {
         return
     fi
     ((!is_resumed)) || die 2 "there is no run '$run_id' to go on with" "check RUN_ID and LOG_ROOT"
-    check_dependencies || die 3 "$why" "$hint"
     exclude_runs
     mkdir -p -- "$run_dir" || die 1 "cannot make $run_dir"
+    open_events
     begin_run started
 }
 
 begin_run() { # WORD
     export_values
-    open_events
     start_jobs "$run_dir"
     run_event "$1" run - '{}'
 }
@@ -2172,7 +2248,14 @@ expand_at_gate() {
         esac
     done
     if ((is_dynamic)); then
-        expand || return 1
+        if ! expand; then
+            # The run goes on without the tasks that were to be found.
+            place=$why
+            items_of=() items_known=()
+            expand
+            why=$place
+            return 1
+        fi
         choose 1
         read_results
         check_dependencies || return 1
@@ -2300,24 +2383,25 @@ items_job() { # COMMAND LOG
     tell "over|$this_job|$outcome"
 }
 
-# Records the plan as it was resolved, and writes the prompts.
+# Records the plan as it was resolved.
 write_plan() {
     local number made rows='' place id values='' all_digests='' folders=() files=()
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         folders+=("$run_dir/tasks/${x_name[number]}")
-        files+=("$run_dir/tasks/${x_name[number]}/prompt.md")
+        files+=("$run_dir/.prompts/$number")
         if ((${#folders[@]} == 200 || number == ${#x_row[@]} - 1)); then
-            mkdir -p -- "${folders[@]}" || return 1
+            mkdir -p -- "$run_dir/.prompts" "${folders[@]}" || return 1
             for ((place = number + 1 - ${#folders[@]}; place <= number; place++)); do
                 use_task "$place"
                 fill "$t_prompt"
-                { printf '%s' "$answer" >"$run_dir/tasks/${x_name[place]}/prompt.md"; } 2>/dev/null || return 1
+                { printf '%s' "$answer" >"$run_dir/.prompts/$place"; } 2>/dev/null || return 1
             done
             hash_files "${files[@]}" || return 1
             all_digests+=$digests
             folders=() files=()
         fi
     done
+    rm -rf -- "$run_dir/.prompts"
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         use_task "$number"
         made="{$newline   \"name\": \"${x_name[number]}\",$newline   \"number\": ${x_row[number]},"
@@ -2394,7 +2478,7 @@ text_or_null() { # TEXT|-
 
 # Takes up what is recorded of the run: gate, plan, tasks, manifest.
 load_run() {
-    local manifest kept line number=-1 row='' name='' base='' place
+    local before behind manifest kept line number=-1 row='' name='' base='' place
     [ -d "$run_dir" ] || die 2 "there is no run '$run_id' in $runs" "run the phase \`gate\` first"
     new_run_state
     if read_record "$run_dir/gate.json"; then
@@ -2444,8 +2528,8 @@ load_run() {
         integration=$answer
         # The values that the gate saw hold for the whole run.
         for ((place = 0; place < ${#variable_name[@]}; place++)); do
-            row=${kept#*"$newline  \"${variable_name[place]}\": "}
-            row=${row%%"$newline"*}
+            cut "$kept" "$newline  \"${variable_name[place]}\": "
+            row=${behind%%"$newline"*}
             json_text "${row%,}"
             variable_value[place]=$answer
         done
@@ -2588,14 +2672,15 @@ task_job() { # NUMBER
     if kill -0 "$$" && write_file "$folder/result.json" "$answer$newline"; then
         tell "over|$this_job|done"
     else
-        tell "over|$this_job|unwritten"
+        tell "over|$this_job|$write_error"
     fi
 }
 
 # Writes the record of a running task; a task whose record cannot be kept does not go on.
 save_task() { # FOLDER
     make_record
-    write_file "$1/result.json" "$answer$newline" || fail_task failed "its record cannot be written"
+    write_file "$1/result.json" "$answer$newline" ||
+        fail_task failed "its record cannot be written: $write_error" || return
     tell "record|$this_job|"
 }
 
@@ -2620,11 +2705,11 @@ do_task() { # NUMBER FOLDER AGAIN
         fail_task failed "the prompt is too long for an argument; use stdin or file" || return
     fi
     make_worktree "$number" "$3" || return
-    before=$newline
+    was_there=$newline
     if [ "$t_setup" != - ]; then
         run_task_steps "$number" "$folder" setup || return
         look "$number" || return
-        before=$newline$entries$newline
+        was_there=$newline$entries$newline
         stamp=$folder/.stamp
         { : >"$stamp"; } 2>/dev/null || fail_task failed "cannot write to $folder" || return
     fi
@@ -2654,9 +2739,10 @@ do_task() { # NUMBER FOLDER AGAIN
     if [ "$status" = lost ]; then
         fail_task failed "$why" || return
     fi
-    if ! collect "$number" "$stamp" && [ "$status" = passed ]; then
-        return 1
-    fi
+    collect "$number" "$stamp"
+    word=$?
+    [ -z "$stamp" ] || rm -f -- "$stamp"
+    ((word == 0)) || [ "$status" != passed ] || return 1
     case $status in
     timed-out)
         last_line "$log"
@@ -2698,12 +2784,7 @@ make_worktree() { # NUMBER AGAIN
     fi
     [ -d "$worktree_root" ] || mkdir -p -- "$worktree_root"
     [ -d "$common/agent-workers/locks" ] || mkdir -p -- "$common/agent-workers/locks"
-    hold_worktrees ||
-        fail_task failed "another command kept the lock on this repository's worktrees" || return
-    add_worktree "$1" "$again"
-    admin=$?
-    free_worktrees
-    ((admin == 0)) && check_out "$1"
+    add_worktree "$1" "$again" && check_out "$1"
 }
 
 # Makes the branch and the worktree, without its files.
@@ -2717,31 +2798,36 @@ add_worktree() { # NUMBER AGAIN
         fail_task failed "the worktree $tree exists already" || return
     fi
     if ((there)); then
-        message=$(git_in_tree "$root" worktree add --no-checkout "$tree" "$name" 9>&- 2>&1) && return 0
+        add_under_lock "$tree" "$name" && return 0
     else
-        message=$(git_in_tree "$root" worktree add --no-checkout -b "$name" "$tree" "$base" 9>&- 2>&1) && return 0
+        add_under_lock -b "$name" "$tree" "$base" && return 0
         case $message in
         *"already exists"*) ;;
-        *) git_plain -C "$root" update-ref -d "refs/heads/$name" "$base" 9>&- ;;
+        *) git_plain -C "$root" update-ref -d "refs/heads/$name" "$base" ;;
         esac
     fi
-    fail_task failed "git worktree add failed: $message"
+    fail_task failed "git worktree add failed: ${message:-the lock on worktrees was not free}"
 }
 
 # Fills a worktree that was added without its files.
 check_out() { # NUMBER
     local message
-    message=$(git_in_tree "${x_worktree[$1]}" reset --hard --quiet 2>&1) ||
+    message=$(become_git "${x_worktree[$1]}" reset --hard --quiet 2>&1) ||
         fail_task failed "checking out the worktree failed: $message"
 }
 
-# Runs git in a worktree with the caller's umask: its files are the caller's.
-git_in_tree() { # FOLDER WORD...
+# Becomes git in a folder, with the caller's umask: its files are the caller's. For $(...) alone.
+become_git() { # FOLDER WORD...
     local folder=$1
     shift
     umask "$caller_umask"
-    GIT_OPTIONAL_LOCKS=0 git_plain -C "$folder" "$@"
+    export GIT_OPTIONAL_LOCKS=0
+    set -- -C "$folder" "$@"
+    exec 3>&- 5>&- </dev/null
+    exec ${in_lock[@]+"${in_lock[@]}"} git -c core.fsmonitor=false -c gc.auto=0 -c maintenance.auto=false -c core.hooksPath=/dev/null \
+        "$@"
 }
+in_lock=()
 
 # Runs a task's setup or verify commands in its worktree.
 run_task_steps() { # NUMBER FOLDER setup|verify
@@ -2776,7 +2862,11 @@ keep_step() { # setup|verify PLACE
 look() { # NUMBER [PATHSPEC...]
     local out line tree=${x_worktree[$1]} IFS=$newline
     shift
-    if ! out=$(git_in_tree "$tree" -c core.quotePath=true status --porcelain=v2 --branch --no-renames \
+    if [ ! -d "$tree" ]; then
+        fail_task failed "the worktree cannot be read: the folder '$tree' is not there"
+        return
+    fi
+    if ! out=$(become_git "$tree" -c core.quotePath=true status --porcelain=v2 --branch --no-renames \
         --untracked-files=all -- "$@" 2>&1); then
         fail_task failed "the worktree cannot be read: $out"
         return
@@ -2822,7 +2912,7 @@ find_left() { # NUMBER STAMP
     for line in $entries; do
         path_of "$line"
         unquoted "$answer"
-        case $before in
+        case $was_there in
         *"$newline$line$newline"*)
             [ "${x_worktree[$1]}/$answer" -nt "$2" ] || continue
             ;;
@@ -2836,7 +2926,7 @@ names_changed() { # NUMBER PATHSPEC...
     local out line tree=${x_worktree[$1]} base=${x_base[$1]} IFS=$newline
     shift
     names=()
-    if ! out=$(git_in_tree "$tree" -c core.quotePath=true diff --name-only --no-renames --no-ext-diff \
+    if ! out=$(become_git "$tree" -c core.quotePath=true diff --name-only --no-renames --no-ext-diff \
         "$base" "$r_head" -- "$@" 2>&1); then
         fail_task failed "git diff failed: $out"
         return
@@ -2942,8 +3032,8 @@ judge() { # NUMBER FOLDER
         fill "$t_changelog"
         has_entry "$1" "$answer" || reason=${reason:-"no changelog entry at $answer"}
     fi
-    run_task_steps "$1" "$2" verify || return
-    [ -z "$reason" ] || fail_task failed "$reason" || return
+    run_task_steps "$1" "$2" verify || reason=${reason:-$r_reason}
+    [ -z "$reason" ] || fail_task "${r_status/#running/failed}" "$reason" || return
     r_status=passed
     ((changed)) || r_status=no-change
 }
@@ -3010,6 +3100,7 @@ run_tasks() {
             fi
         done
         if ((running)); then
+            if ((dirty)); then save_manifest; fi
             turn
             if [ -n "$trouble" ] && [ -n "$live_jobs" ]; then stop_jobs; fi
             [ -n "$live_jobs" ] || running=0
@@ -3031,7 +3122,7 @@ begin_task() { # NUMBER
     x_status[$1]=running
     x_began[$1]=$now
     keep_record "$1" "$answer"
-    ((!whole)) || save_manifest
+    dirty=1
     start_job "$1" task_job "$1"
 }
 
@@ -3060,8 +3151,6 @@ is_to_be_run() { # NUMBER
     [ -n "$reason" ] || return 0
     x_status[$1]=not-started x_reason[$1]=$reason
     blank_record "$1"
-    make_event cancelled task "${x_name[$1]}" - "{\"status\": \"not-started\", \"reason\": \"$reason\"}"
-    put_event "$answer"
     return 1
 }
 
@@ -3080,13 +3169,14 @@ task_over() { # NUMBER done|lost|unwritten
         make_record
         put_result "$1" "$answer"
     else
-        x_status[$1]=failed x_reason[$1]='its record cannot be written'
+        write_error=$2
+        x_status[$1]=failed x_reason[$1]="its record cannot be written: $2"
         blank_record "$1"
         records_failed "$run_dir/tasks/${x_name[$1]}"
     fi
     say "${x_name[$1]}" "${x_status[$1]}" "${x_reason[$1]}"
     [ "$plan_on_failure" != stop ] || is_well_or_left_out "$1" || no_more='an earlier task failed'
-    ((!whole)) || dirty=1
+    dirty=1
     ((!whole)) || release "$1"
 }
 
@@ -3100,10 +3190,7 @@ finish_run() {
     use_no_task
     [ "$gate_status" = passed ] || well=0
     for ((number = 0; number < ${#x_row[@]}; number++)); do
-        if [ -n "$interrupted$trouble" ] && [ "${x_status[number]}${x_reason[number]}" = not-started ]; then
-            x_reason[number]='the run was stopped'
-            x_json[number]=''
-        fi
+        [ "${x_status[number]}" != not-started ] || explain "$number"
         is_well_or_left_out "$number" || well=0
     done
     use_no_task
@@ -3124,6 +3211,23 @@ finish_run() {
         run_status=failed run_code=1
         save_manifest
     fi
+}
+
+# Says why a task was not started.
+explain() { # NUMBER
+    local other
+    if [ -z "${x_reason[$1]}" ]; then
+        x_reason[$1]='the run ended before it'
+        for other in ${x_after[$1]}; do
+            is_well "$other" && continue
+            x_reason[$1]="it depends on ${x_name[other]}, which is ${x_status[other]}"
+            break
+        done
+    fi
+    blank_record "$1"
+    make_event cancelled task "${x_name[$1]}" - \
+        "{\"status\": \"not-started\", \"reason\": \"${x_reason[$1]}\"}"
+    put_event "$answer"
 }
 
 run_postflight() { # WELL
@@ -3187,6 +3291,7 @@ write_rollback() {
     local made number id name place line shown pad
     [ "$plan_rollback" != - ] || return 0
     made="#!/usr/bin/env bash$newline# Recorded, not run: how the plan takes the run back.$newline"
+    made+="# shellcheck disable=SC2016,SC1003 # commands are data, quoted as one word$newline"
     made+="# Run $run_id: $run_status.$newline"
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         made+="#   ${x_name[number]}: ${x_status[number]}$newline"
@@ -3263,8 +3368,8 @@ condition_in_bash() { # CONDITION
 
 # Sets `next_titles` and `next_blocks`: what a person does next, as commands to paste.
 next_commands() {
-    local number review='' merge='' clean='' again='' rerun_part at_root tree name logs=''
-    next_titles=() next_blocks=()
+    local number review='' commit='' merge='' clean='' at_root tree name logs=''
+    next_titles=() next_blocks=() again=''
     quote_word "$root"
     at_root="git -C $answer"
     for ((number = 0; number < ${#x_row[@]}; number++)); do
@@ -3279,12 +3384,20 @@ next_commands() {
         review+="${review:+$newline}git -C $tree status --short$newline"
         review+="git -C $tree log --oneline ${x_base[number]}..HEAD$newline"
         review+="git -C $tree diff ${x_base[number]}"
+        if [ "${x_status[number]}" = passed ] && ((x_left[number])); then
+            commit+="${commit:+$newline}git -C $tree add --all$newline"
+            commit+="git -C $tree commit -m ${x_name[number]}"
+        fi
         [ "${x_status[number]}" != passed ] || merge+="${merge:+$newline}$at_root merge --no-ff $name"
         clean+="${clean:+$newline}$at_root worktree remove $tree$newline$at_root branch -d $name"
     done
     if [ -n "$review" ]; then
         next_titles+=("Review")
         next_blocks+=("$review")
+    fi
+    if [ -n "$commit" ]; then
+        next_titles+=("Commit what agents left uncommitted")
+        next_blocks+=("$commit")
     fi
     if [ -n "$merge" ]; then
         next_titles+=("Merge what was reviewed")
@@ -3297,13 +3410,12 @@ next_commands() {
             quote_word "$runs"
             logs="LOG_ROOT=$answer "
         fi
-        rerun_part=${again:+RERUN=$again }
         quote_word "$PWD"
         tree=$answer
         absolute "$0" "$PWD"
         quote_word "$answer"
         next_titles+=("Resume")
-        next_blocks+=("cd $tree && RESUME=1 RUN_ID=$run_id $logs$rerun_part$answer")
+        next_blocks+=("cd $tree && RESUME=1 RUN_ID=$run_id $logs$answer")
         ;;
     esac
     if [ -n "$clean" ]; then
@@ -3325,6 +3437,10 @@ write_report() {
     for ((place = 0; place < ${#next_titles[@]}; place++)); do
         made+="$newline## ${next_titles[place]}$newline$newline\`\`\`bash$newline${next_blocks[place]}$newline\`\`\`$newline"
     done
+    if [ -n "$again" ]; then
+        made+="${newline}A task whose agent had started is not run again unasked: look at its worktree,$newline"
+        made+="then resume with \`RERUN=$again\` as well.$newline"
+    fi
     write_file "$run_dir/REPORT.md" "$made" || records_failed "$run_dir/REPORT.md"
 }
 
@@ -3397,7 +3513,7 @@ print_summary() {
         M*) title=m${next_titles[place]#M} ;;
         *) title=c${next_titles[place]#C} ;;
         esac
-        printf 'next (%s): %s\n' "$title" "${next_blocks[place]%%"$newline"*}"
+        printf 'next: %s\n      %s\n' "$title" "${next_blocks[place]%%"$newline"*}"
     done
 }
 
@@ -3601,11 +3717,11 @@ phase_all() {
         choose 1
         [ -n "$interrupted$trouble" ] || run_tasks
         finish_run "$is_resumed"
-        print_summary
+        print_summary 2>/dev/null
     else
         local reason=$why advice=$hint
         finish_run 0
-        print_summary
+        print_summary 2>/dev/null
         put_error "$reason" "$advice"
     fi
     [ -z "$trouble" ] || put_error "$trouble" "free space, then go on with RESUME=1"
@@ -3618,7 +3734,7 @@ phase_gate() {
     must_claim "run $run_id"
     enter
     if run_gate; then
-        printf 'run %s: the gate passed\n' "$run_id"
+        printf 'run %s: the gate passed\n' "$run_id" 2>/dev/null
         leave 0
     fi
     choose_verdict 0
@@ -3631,15 +3747,19 @@ phase_gate() {
 }
 
 phase_task() { # NAME
-    local name=$1 number other found=0 code=0
+    local name=$1 number other code=0
+    name_rows
+    expand || die 2 "$why"
+    list_names
+    ((is_dynamic)) || require_task "$name"
     load_run
     [ "$gate_status" = passed ] ||
         die 3 "the gate of $run_id has not passed" "run the phase \`gate\` first"
+    require_task "$name"
     choose 1
     export_values
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         is_named "$number" "$name" || continue
-        found=1
         must_claim "task $run_id/${x_name[number]}" "branch ${x_branch[number]}"
         read_result "$number" || forget_record "$number"
         if ! is_in "$number" ${rerun_words[@]+"${rerun_words[@]}"}; then
@@ -3666,8 +3786,15 @@ phase_task() { # NAME
         [ -z "$interrupted" ] || leave "$run_code"
         is_well_or_left_out "$number" || code=1
     done
-    ((found)) || die 2 "there is no task '$name' in this plan" "$known_names"
     leave "$code"
+}
+
+require_task() { # NAME
+    local number
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        ! is_named "$number" "$1" || return 0
+    done
+    die 2 "there is no task '$1' in this plan" "$known_names"
 }
 
 phase_finish() {
@@ -3676,12 +3803,12 @@ phase_finish() {
     load_run
     export_values
     choose 1
-    interrupt_dead
     open_events
+    interrupt_dead
     start_jobs "$run_dir"
     case $gate_status in '' | running) gate_status=interrupted ;; esac
     finish_run 1
-    print_summary
+    print_summary 2>/dev/null
     [ -z "$trouble" ] || put_error "$trouble" "free space, then go on with RESUME=1"
     leave "$run_code"
 }
@@ -3715,7 +3842,7 @@ phase_status() {
             interrupt_dead
         fi
     fi
-    print_table
+    print_table 2>/dev/null
     leave 0
 }
 
