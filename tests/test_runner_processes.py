@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from fanout.runtimes import loop
 from runner_world import (
     CHANGE,
     COMMIT,
@@ -370,6 +371,36 @@ def test_of_many_that_start_at_once_exactly_one_runs(runner: Runner) -> None:
     codes = sorted(process.wait(30) for process in started)
     assert codes == [0, 11, 11, 11, 11, 11], runner.narration()
     assert (root / "ran").read_text() == "x\n"
+
+
+@pytest.mark.parametrize("moment", ["between the looks", "before it is read"])
+def test_a_claim_that_becomes_held_meanwhile_is_not_missed(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runners must never hold one branch."""
+    claiming, held = tmp_path / "1-a.claiming", tmp_path / "1-a.held"
+    claiming.write_text("host elsewhere.invalid\npid 1\nstarted x\nclaim branch one\n")
+    looks: list[list[str]] = []
+    real_list, real_read = os.listdir, loop.file_bytes
+
+    def listed(folder: str) -> list[str]:
+        names = real_list(folder)
+        if moment == "between the looks" and not looks:
+            # What a rename in the middle of the look does: neither name is seen.
+            claiming.rename(held)
+            names = []
+        looks.append(names)
+        return names
+
+    def read(path: str) -> bytes:
+        if moment == "before it is read" and claiming.exists():
+            claiming.rename(held)
+        return real_read(path)
+
+    monkeypatch.setattr(os, "listdir", listed)
+    monkeypatch.setattr(loop, "file_bytes", read)
+    found = loop.rivals(str(tmp_path), {"branch one"})
+    assert found == [("1-a.held", "process 1 on elsewhere.invalid", "branch one")]
 
 
 def test_claims_of_the_dead_do_not_count_and_those_of_others_do(runner: Runner) -> None:

@@ -642,13 +642,20 @@ def rivals(folder: str, wanted: set[str]) -> list[tuple[str, str, str]]:
     """Living claims on the same things: file name, whose it is, the thing; held ones first."""
     found: list[tuple[str, str, str]] = []
     host = os.uname().nodename
-    for name in sorted(os.listdir(folder), key=lambda n: (n.endswith(".claiming"), n)):
-        if not name.endswith((".claiming", ".held")):
-            continue
+    # A claim that is renamed while the folder is read may be missed; a second look then shows its
+    # new name. One that is renamed before it is read is read under that.
+    claiming = sorted(name for name in os.listdir(folder) if name.endswith(".claiming"))
+    held = sorted(name for name in os.listdir(folder) if name.endswith(".held"))
+    for name in [*held, *claiming]:
         path = os.path.join(folder, name)
+        text = file_bytes(path)
+        if not text and name.endswith(".claiming"):
+            name = name.removesuffix(".claiming") + ".held"
+            path = os.path.join(folder, name)
+            text = file_bytes(path)
         facts: dict[str, str] = {}
         things: list[str] = []
-        for line in file_bytes(path).decode("utf-8", "surrogateescape").splitlines():
+        for line in text.decode("utf-8", "surrogateescape").splitlines():
             key, _, value = line.partition(" ")
             things += [value] if key == "claim" else []
             facts[key] = value
