@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanout.templates import UnfitPlaceError, scan, scan_shell, slug
+from fanout.runtimes.loop import slug
+from fanout.templates import UnfitPlaceError, scan, scan_shell
 
 NAMES = frozenset(["A", "HOST"])
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "x": "X", "LC_ALL": "C.UTF-8"}

@@ -16,6 +16,7 @@ from fanout.errors import SkillError, usage
 from fanout.fields import NamedTuple
 from fanout.harness import ARGUMENT_LIMIT, read_mapping
 from fanout.records import is_name
+from fanout.runtimes.loop import slug
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -864,7 +865,7 @@ def expansions(task: dict[str, Any], field: str, where: str) -> Iterable[tuple[s
         yield name, f"{where}.{field}"
     elif items is not None and set(name["marks"]) <= {"slug item", "keep item"}:
         for position, item in enumerate(items):
-            made = templates.slug(item, position + 1)
+            made = slug(item, position + 1)
             yield replaced(name["text"], made), f"{where}.for_each[{position}]"
 
 

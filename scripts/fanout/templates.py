@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
-SLUG_LIMIT = 40
 
 BLANK = " \t\n"
 SEPARATORS = BLANK + ";&|"
@@ -44,14 +43,6 @@ class UnfitPlaceError(Exception):
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{{{name}}} stands {reason}")
         self.name = name
-
-
-def slug(item: str, position: int) -> str:
-    """What stands for an item in names; `position` counts from 1."""
-    if len(item) <= SLUG_LIMIT and re.fullmatch(r"[A-Za-z0-9_-]+", item):
-        return item
-    made = re.sub(r"[^A-Za-z0-9_-]+", "-", item)[:SLUG_LIMIT].strip("-")
-    return f"{made or 'item'}-{position}"
 
 
 def is_kept(place: re.Match[str]) -> bool:

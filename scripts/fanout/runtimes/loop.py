@@ -60,7 +60,6 @@ GIT = (
     *("-c", "core.hooksPath=/dev/null"),
 )
 MARK = "AGENT_WORKERS_RUN"
-WELL = ("passed", "no-change")
 INTERRUPTS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 GRACE = 3.0
 LOCK_WAIT = 120.0
@@ -602,8 +601,8 @@ def process_start(pid: int) -> str:
     return " ".join(listed.stdout.decode().split())
 
 
-def claim(run: Run, things: list[str]) -> str:
-    """Claim runs and branches for this process; returns the claim's file. Raises RunError (11).
+def claim(run: Run, things: list[str]) -> None:
+    """Claim runs and branches for this process. Raises RunError (11).
 
     A claim is written, then all others are looked at; it holds when none of them is older or
     held. Claims of processes that are gone do not count. It needs no lock program, so the Bash
@@ -624,7 +623,7 @@ def claim(run: Run, things: list[str]) -> str:
             if rival is None:
                 os.rename(os.path.join(folder, claiming), os.path.join(folder, held))
                 run.claims.append(os.path.join(folder, held))
-                return run.claims[-1]
+                return
             name, who, thing = rival
             if name.endswith(".held") or name < claiming or time.monotonic() > deadline:
                 path = os.path.join(folder, name)
@@ -1392,12 +1391,8 @@ def run_task(run: Run, task: Task) -> None:
             task.result["status"], task.result["reason"] = error.status, str(error)
         task.result["ended_at"] = now()
         task.result["seconds"] = round(time.monotonic() - began, 3)
-        for step in task.result["setup"] + task.result["verify"]:
-            settle_steps([step])
-        words = {"passed": "completed", "no-change": "completed", "timed-out": "timed_out"}
-        words |= {"interrupted": "stopped", "skipped": "cancelled"}
-        word = words.get(task.status, "error") if is_well(task) or task.status in words else "error"
-        word = "error" if task.status == "no-change" and not is_well(task) else word
+        words = {"timed-out": "timed_out", "interrupted": "stopped", "skipped": "cancelled"}
+        word = words.get(task.status, "completed" if is_well(task) else "error")
         event(run, word, "task", task=task, status=task.status, reason=task.result["reason"])
         save_task(run, task)
     except (OSError, RunError) as error:
