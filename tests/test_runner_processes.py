@@ -270,6 +270,9 @@ def test_a_runner_that_was_killed_is_found_interrupted(runner: Runner) -> None:
     assert runner.manifest["status"] == "interrupted"
     assert runner.statuses()["one"] == "interrupted"
     (runner.world.root / "go").touch()
+    runner.ends(1, RESUME="1")
+    assert (runner.manifest["status"], runner.manifest["exit_code"]) == ("failed", 1)
+    assert runner.statuses()["one"] == "interrupted", "it is not run again unasked"
     runner.ends(0, RESUME="1", RERUN="one,two")
     assert process_gone(old)
     assert set(runner.statuses().values()) == {"passed"}
