@@ -9,7 +9,6 @@ import shlex
 import signal
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -21,20 +20,12 @@ import pytest
 from world import SCRIPTS, Ran, World
 
 RENDERER = SCRIPTS / "render_worker_loop.py"
-ENDINGS = {"python": "py", "bash": "sh"}
-# The Bash runner is not complete yet: `RUNNER_LANGUAGES=python,bash` runs the tests of both.
-LANGUAGES = os.environ.get("RUNNER_LANGUAGES", "python").split(",")
+LANGUAGES = {"python": "py", "bash": "sh"}
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # The prompt is a script: `sh` reads it from stdin, as an agent reads its prompt.
 AGENT = {"cli": "sh"}
 COMMIT = "echo x > $TASK.txt && git add -A && git commit -q -m $TASK\n"
 CHANGE = "echo x > $TASK.txt\n"
-# A signal that the caller ignores stays ignored in a child, and a test may be run by such a one.
-STARTER = (
-    "import os, signal, sys\n"
-    "for n in (signal.SIGINT, signal.SIGHUP): signal.signal(n, signal.SIG_DFL)\n"
-    "os.execv(sys.argv[1], sys.argv[1:])\n"
-)
 
 Step = dict[str, Any]
 
@@ -75,7 +66,7 @@ class Runner:
         self.world = world
         self.language = language
         self.repo = world.repo
-        self.path = world.root / "out" / f"run-workers.{ENDINGS[language]}"
+        self.path = world.root / "out" / f"run-workers.{LANGUAGES[language]}"
         self.path.parent.mkdir(exist_ok=True)
         self.plan_file = world.root / "out" / "plan.json"
         self.run_id = "r1"
@@ -161,7 +152,7 @@ class Runner:
 
     def start(self, *words: str, **env: str | None) -> subprocess.Popen[bytes]:
         """Start it and do not wait for it; its output goes to files in `out`."""
-        argv = [sys.executable, "-c", STARTER, str(self.path), *words]
+        argv = [str(self.path), *words]
         with (
             (self.path.parent / "stdout").open("ab") as out,
             (self.path.parent / "stderr").open("ab") as err,
@@ -298,7 +289,7 @@ def all_have_ended(world: World) -> None:
     assert not left, left
 
 
-@pytest.fixture(params=LANGUAGES)
+@pytest.fixture(params=list(LANGUAGES))
 def runner_language(request: pytest.FixtureRequest) -> str:
     """Each language of a runner."""
     return request.param

@@ -340,6 +340,29 @@ GUARDED = {
 }
 
 
+def test_the_bash_file_keeps_to_what_an_old_bash_knows(world: World) -> None:
+    """Q13, Q11, Q15: words of bash 4 and programs that a Mac lacks are absent or guarded."""
+    bash = Runner(world, "bash")
+    bash.plan(task("one"))
+    lines = [
+        line for line in bash.path.read_text().splitlines() if not line.lstrip().startswith("#")
+    ]
+    for what, pattern in FORBIDDEN.items():
+        found = [line for line in lines if re.search(pattern, line)]
+        assert not found, (what, found)
+    source = "\n".join(lines)
+    for what, (pattern, guard) in GUARDED.items():
+        if re.search(pattern, source):
+            assert guard in source, what
+    hidden = [
+        line
+        for line in lines
+        if re.search(r"\b(local|declare|export)\s+\w+=[\"']?\$\((?!\()", line)
+    ]
+    assert not hidden, "Q15: the exit status of a substitution is hidden"
+    assert "unset CDPATH" in source
+
+
 def test_a_plan_of_a_thousand_tasks(runner: Runner) -> None:
     tasks = [
         task(f"t{n}", f"Do the work of part {n}.\n", depends_on=[f"t{n - 1}"] if n % 3 else [],

@@ -34,7 +34,7 @@ def bash_data(loaded: dict[str, Any]) -> str:
         "base": str(tables.text(loaded["base"])),
         "worktree_root": str(tables.text(loaded["worktree_root"])),
         "max_parallel": str(loaded["max_parallel"]),
-        "on_failure": loaded["on_failure"],
+        "on_failure": word(loaded["on_failure"]),
         "changelog_file": tables.optional(loaded["changelog_file"]),
         "setup_minutes": number(loaded["setup_minutes"]),
     }

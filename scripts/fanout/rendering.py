@@ -87,7 +87,9 @@ def data(value: dict[str, Any], language: str) -> str:
         )
     from fanout.bash_data import bash_data
 
-    return bash_data(value).rstrip("\n") + '\n\nmain "$@"'
+    # What shellcheck takes for mistakes in words is the plan's own text.
+    ignored = "# shellcheck disable=SC2016,SC1003 # words that are data\n"
+    return ignored + "{\n" + bash_data(value).rstrip("\n") + '\n}\n\nmain "$@"'
 
 
 def literal(value: Any, indent: str) -> str:

@@ -146,7 +146,7 @@ class Run:
         self.changed = threading.Condition(threading.RLock())
         self.add_lock = threading.Lock()
         self.texts: dict[str, str] = {}
-        self.seq = 0
+        self.counts: dict[str, int] = {}
         self.trouble: RunError | None = None
         self.claims: list[str] = []
         self.screen = Screen()
@@ -265,9 +265,20 @@ def write(path: str, text: str, mode: int = 0o600) -> None:
         raise
 
 
-def to_json(value: Any) -> str:
-    """A value as the records hold it: one scalar a line."""
-    return json.dumps(value, indent=1)
+def file_clock(folder: str) -> int:
+    """The time by which files are dated, in nanoseconds; it lags behind by some milliseconds."""
+    path = os.path.join(folder, ".clock")
+    write(path, "")
+    try:
+        return os.stat(path).st_mtime_ns
+    finally:
+        unlink(path)
+
+
+def to_json(value: Any, indent: int | None = 1) -> str:
+    """A value as the records hold it: one scalar a line, a byte that is no text as an escape."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def read(path: str) -> dict[str, Any] | None:
@@ -306,14 +317,18 @@ def event(
             "schema": 1, "seq": 0, "at": now(), "event": word, "task": task.name if task else None,
             "phase": phase, "name": name, "data": data,
         }  # fmt: skip
-        own = task is not None and os.path.isdir(os.path.join(run.folder, task.folder))
+        # A task that was never started has no log of its own.
+        own = task is not None and task.result.get("started_at") is not None
         places = [f"{task.folder}/events.jsonl"] if task and own else []
         if task is None or run.whole:
             places.append("events.jsonl")
         for place in places:
-            run.seq += place == "events.jsonl" or not run.whole
-            line["seq"] = run.seq
-            append(os.path.join(run.folder, place), json.dumps(line))
+            path = os.path.join(run.folder, place)
+            if place not in run.counts:
+                run.counts[place] = len(read_events(path))
+            run.counts[place] += 1
+            line["seq"] = run.counts[place]
+            append(path, to_json(line, None))
 
 
 def append(path: str, line: str) -> None:
@@ -325,6 +340,12 @@ def append(path: str, line: str) -> None:
         os.write(descriptor, (("\n" if torn else "") + line + "\n").encode())
     finally:
         os.close(descriptor)
+
+
+def mark_log(log: str) -> None:
+    """Mark in a command's log that it was begun again."""
+    if os.path.exists(log):
+        append(log, f"--- {now()} again")
 
 
 def read_events(path: str) -> list[dict[str, Any]]:
@@ -437,7 +458,7 @@ def run_logged(
         raise StepError("failed", f"cannot run {argv[0]!r}: {why}") from None
     over = wait(run, process, limit)
     if over:
-        code = process.wait()
+        code = exit_code(process)
         if not group_lives(process.pid):
             return "passed" if code == 0 else "failed", code
     left = end_tree([process.pid], f"{MARK}={mark}")
@@ -446,7 +467,14 @@ def run_logged(
         raise StepError("failed", f"could not end the processes {', '.join(map(str, left))}")
     if not over:
         return ("interrupted" if run.stopping else "timed-out"), None
-    return "passed" if process.wait() == 0 else "failed", process.returncode
+    code = exit_code(process)
+    return "passed" if code == 0 else "failed", code
+
+
+def exit_code(process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a process that has ended, as a shell gives it: 128 and its signal."""
+    code = process.wait()
+    return code if code >= 0 else 128 - code
 
 
 def wait(run: Run, process: subprocess.Popen[bytes], limit: float) -> bool:
@@ -750,7 +778,7 @@ def holds(condition: dict[str, Any], place: Place, log: str) -> bool:
         )  # fmt: skip
         if status == "interrupted":
             raise StepError(status, "interrupted")
-        if status == "timed-out" or code is None or not 0 <= code < 126:
+        if status == "timed-out" or code is None or code > 125:
             why = "it timed out" if status == "timed-out" else f"exit code {code}"
             raise StepError("failed", f"its condition could not be decided: {why}")
         return code == 0
@@ -780,10 +808,11 @@ def plain_verdict(condition: dict[str, Any], values: dict[str, str], root: str) 
 
 
 def run_step(
-    place: Place, command: dict[str, Any], step: dict[str, Any], log: str, stamp: float = 0.0
+    place: Place, command: dict[str, Any], step: dict[str, Any], log: str, stamp: int = 0
 ) -> None:
     """Run one command of the plan and keep in `step` how it went; `log` is its full path."""
     run = place.run
+    mark_log(log)
     step["status"] = "running"
     event(run, "started", place.phase, task=place.task, name=step["name"])
     record(place)
@@ -828,7 +857,7 @@ def record(place: Place) -> None:
 
 
 def prove_backup(
-    place: Place, command: dict[str, Any], step: dict[str, Any], log: str, stamp: float
+    place: Place, command: dict[str, Any], step: dict[str, Any], log: str, stamp: int
 ) -> None:
     """Demand of a backup its artifact and its check. Raises StepError."""
     if command["artifact"] is not None:
@@ -841,7 +870,7 @@ def prove_backup(
         if not stat.S_ISREG(facts.st_mode) or facts.st_size == 0:
             what = "is empty" if stat.S_ISREG(facts.st_mode) else "is not a file"
             raise StepError("failed", f"its artifact {path} {what}")
-        if facts.st_mtime < stamp:
+        if facts.st_mtime_ns < stamp:
             raise StepError("failed", f"its artifact {path} is older than the start of the run")
         try:
             digest = file_sha256(path)
@@ -1115,7 +1144,6 @@ def load_run(run: Run) -> None:
         run.tasks = expand(run, {})
     for task in run.tasks:
         task.result = read(os.path.join(run.folder, task.folder, "result.json")) or {}
-    run.seq = len(read_events(os.path.join(run.folder, "events.jsonl")))
 
 
 def interrupt_dead(run: Run) -> None:
@@ -1191,12 +1219,13 @@ def run_gate(run: Run) -> None:
         say(run, "gate", "passed already")
         return
     plan = run.plan
-    stamp = time.time()
+    stamp = file_clock(run.folder)
     run.gate = {
         "schema": 1, "status": "running", "reason": None, "started_at": now(), "ended_at": None,
         "preflight": [new_step(c["name"], clear(c, run.values)) for c in plan["preflight"]],
         "backups": [new_step(c["name"], clear(c, run.values)) for c in plan["backups"]],
     }  # fmt: skip
+    run.postflight = [new_step(c["name"], clear(c, run.values)) for c in plan["postflight"]]
     event(run, "started", "gate")
     save_gate(run)
     try:
@@ -1218,7 +1247,7 @@ def run_gate(run: Run) -> None:
     event(run, "completed", "gate")
 
 
-def run_gate_steps(run: Run, kind: str, phase: str, stamp: float) -> None:
+def run_gate_steps(run: Run, kind: str, phase: str, stamp: int) -> None:
     """Run the gate's commands of one kind in order. Raises RunError (3) at the first that fails."""
     folder = os.path.join(run.folder, kind)
     for command, step in zip(run.plan[kind], run.gate[kind], strict=True):
@@ -1226,8 +1255,6 @@ def run_gate_steps(run: Run, kind: str, phase: str, stamp: float) -> None:
         say(run, f"{kind} {command['name']}", "started")
         place = Place(run, phase, kind, run.root, run.values)
         log = os.path.join(folder, command["name"] + ".log")
-        if os.path.exists(log):
-            append(log, f"--- {now()} again")
         run_step(place, command, step, log, stamp)
         say(run, f"{kind} {command['name']}", step["status"], step["reason"])
         if step["status"] not in ("passed", "skipped"):
@@ -1279,12 +1306,16 @@ def branches(run: Run) -> set[str]:
 def require_free(task: Task, taken: set[str], folders: set[str]) -> None:
     """Demand that a task's branch and worktree can be made. Raises RunError (3)."""
     branch = task.branch.casefold()
-    if branch in folders or not taken.isdisjoint(folders_of(branch)):
-        raise RunError(3, f"a branch stands in the way of {task.branch!r} of task {task.name}",
-                       "give the task another branch")  # fmt: skip
-    if branch in taken:
-        raise RunError(3, f"the branch {task.branch!r} of task {task.name} exists already",
-                      "merge and delete it, or give the task another branch")  # fmt: skip
+    for name in (branch, *reversed(folders_of(branch))):
+        if name in taken:
+            shown = task.branch[: len(name)]
+            raise RunError(3, f"the branch {shown!r} is in the way of task {task.name}",
+                          "merge and delete it, or give the task another branch")  # fmt: skip
+    if branch in folders:
+        raise RunError(
+            3, f"branches below '{task.branch}/' are in the way of task {task.name}",
+            "merge and delete them, or give the task another branch",
+        )  # fmt: skip
     if os.path.lexists(task.worktree):
         raise RunError(3, f"the worktree {task.worktree} of task {task.name} exists already",
                       "remove it with `git worktree remove`, or set worktree_root")  # fmt: skip
@@ -1336,6 +1367,7 @@ def write_plan(run: Run) -> None:
 
     rows: list[dict[str, Any]] = []
     for task in run.tasks:
+        make_dir(os.path.join(run.folder, task.folder))
         prompt = fill(task.plan["prompt"], task.values).encode("utf-8", "surrogateescape")
         rows.append({
             "name": task.name, "number": task.number, "item": task.item, "branch": task.branch,
@@ -1371,8 +1403,7 @@ def optional(text: Any, values: dict[str, str]) -> str | None:
 def run_task(run: Run, task: Task) -> None:
     """Run one task to its end and record it; no failure of the task is an exception."""
     folder = os.path.join(run.folder, task.folder)
-    again = bool(task.result.get("agent_started")) or os.path.isdir(folder)
-    make_dir(folder)
+    again = bool(task.result)
     known = task.result
     task.result = {**blank_result(task), "status": "running", "started_at": now()}
     task.result["agent_started"] = bool(known.get("agent_started"))
@@ -1425,7 +1456,10 @@ def work(run: Run, task: Task, folder: str, again: bool) -> None:
     stamp = 0
     if task.plan["setup"]:
         before = {line for line, _ in look(run, task)[2]}
-        stamp = time.time_ns()
+        done = stamp = file_clock(folder)
+        while stamp == done:
+            time.sleep(0.001)
+            stamp = file_clock(folder)
     result["log"] = f"{task.folder}/{agent['log_name']}"
     result["agent_started"] = True
     say(run, task.name, "agent started")
@@ -1434,8 +1468,7 @@ def work(run: Run, task: Task, folder: str, again: bool) -> None:
     place = Place(run, "agent", task.folder, task.worktree, task.values, task)
     env = place.environment() | {k: fill(v, task.values) for k, v in agent["env"].items()}
     log = os.path.join(folder, agent["log_name"])
-    if os.path.exists(log):
-        append(log, f"--- {now()} again")
+    mark_log(log)
     status, code = run_logged(
         run, agent_argv(run, task, prompt, prompt_file), agent["timeout_seconds"], place.mark,
         cwd=task.worktree, env=env, log=log,
@@ -1607,7 +1640,7 @@ def collect(run: Run, task: Task, before: set[str], stamp: int) -> None:
 
 
 def newer(task: Task, path: str, stamp: int) -> bool:
-    """Whether a file was written after a moment (in nanoseconds)."""
+    """Whether a file was written at a moment (in nanoseconds) or after it."""
     try:
         return os.lstat(os.path.join(task.worktree, path)).st_mtime_ns >= stamp
     except OSError:
@@ -1707,7 +1740,6 @@ def to_be_run(run: Run, task: Task, no_more: str) -> bool:
     if not task.chosen:
         if not task.result:
             task.result = {**blank_result(task), "status": "skipped", "reason": "left out by ONLY"}
-            make_dir(os.path.join(run.folder, task.folder))
             save_task(run, task)
         return False
     stands = task.result and (is_well(task) or task.result["agent_started"])
@@ -1804,9 +1836,9 @@ def merge_events(run: Run) -> None:
     ]  # fmt: skip
     if more:
         merged = sorted(events + more, key=lambda one: str(one.get("at")))
-        lines = [json.dumps({**one, "seq": number}) for number, one in enumerate(merged, 1)]
+        lines = [to_json({**one, "seq": number}, None) for number, one in enumerate(merged, 1)]
         write(path, "\n".join(lines) + "\n")
-        run.seq = len(lines)
+        run.counts["events.jsonl"] = len(lines)
 
 
 def key_of(one: dict[str, Any]) -> tuple[str, ...]:
@@ -2293,7 +2325,6 @@ def phase_task(run: Run, name: str) -> int:
     for task in named:
         claim(run, [f"task {run.id}/{task.name}", f"branch {task.branch}"])
         task.result = read(os.path.join(run.folder, task.folder, "result.json")) or {}
-        run.seq = len(read_events(os.path.join(run.folder, task.folder, "events.jsonl")))
         again = task.name in run.rerun
         if is_well(task) and not again:
             print(f"{task.name}: {task.status} already", flush=True)
@@ -2325,6 +2356,7 @@ def named_tasks(run: Run, name: str) -> list[Task]:
 
 def phase_finish(run: Run) -> int:
     """Decide from what is recorded."""
+    run.whole = True
     claim(run, [f"run {run.id}"])
     load_run(run)
     interrupt_dead(run)
@@ -2343,6 +2375,7 @@ def phase_status(run: Run) -> int:
     load_run(run)
     if run.status == "running" or any(task.status == "running" for task in run.tasks):
         try:
+            run.whole = True
             claim(run, [f"run {run.id}"])
             load_run(run)
             interrupt_dead(run)

@@ -246,7 +246,9 @@ json_string() { # TEXT
         value=${value//"$newline"/${backslash}n}
         value=${value//$'\t'/${backslash}t}
         value=${value//$'\r'/${backslash}r}
-        for ((number = 1; number < 128; number += number == 31 ? 96 : 1)); do
+        value=${value//$'\b'/${backslash}b}
+        value=${value//$'\f'/${backslash}f}
+        for ((number = 1; number < 32; number++)); do
             printf -v code '%03o' "$number"
             # shellcheck disable=SC2059 # the format is the character
             printf -v char "\\$code"
@@ -769,6 +771,11 @@ run_program() { # MILLISECONDS MARK FOLDER STDIN LOG WORD...
         why="cannot run '$1': the folder $folder is not there"
         return
     fi
+    # What an agent finds on a PATH of its own is not known here.
+    if ((!${#agent_words[@]})) && ! is_program "$folder" "$1"; then
+        why="cannot run '$1': $why"
+        return
+    fi
     alarmed=0
     clock
     tell "deadline|$this_job|$((now + ms * 1000))"
@@ -802,22 +809,27 @@ run_program() { # MILLISECONDS MARK FOLDER STDIN LOG WORD...
     ((code == 0)) || outcome=failed
     if ((code == 126 || code == 127)) && ! is_program "$folder" "$1"; then
         outcome=lost code=''
-        why="cannot run '$1': No such file or directory"
+        why="cannot run '$1': $why"
     fi
 }
 
-# Whether a program is there.
+# Whether a program is there; if not, `why` says it as the system does.
 is_program() { # FOLDER WORD
+    local path=$2
     case $2 in
-    /*) [ -f "$2" ] && [ -x "$2" ] ;;
-    */*) [ -f "$1/$2" ] && [ -x "$1/$2" ] ;;
-    *) type -P "$2" >/dev/null ;;
+    /*) ;;
+    */*) path=$1/$2 ;;
+    *) ! type -P "$2" >/dev/null || return 0 ;;
     esac
+    why='No such file or directory'
+    [ -e "$path" ] || return 1
+    why='Permission denied'
+    [ -f "$path" ] && [ -x "$path" ]
 }
 
 # Becomes a program in the environment that the caller gave; see run_program.
 become() { # WORD...
-    trap - INT TERM HUP USR1
+    trap - INT TERM HUP USR1 PIPE
     exec 3>&- 4>&- 5>&-
     if [ -n "$caller_locale" ]; then export LC_ALL=$caller_locale; else unset LC_ALL; fi
     exec <"$source" >>"$log" 2>&1 || exit 126
@@ -881,12 +893,15 @@ tell() { # LINE
 turn() {
     local line wait=1
     ((BASH_VERSINFO[0] < 4)) || wait=$tick
+    ((!late)) || ((BASH_VERSINFO[0] < 4)) || wait=0.05
     if [ -z "$interrupted" ] && IFS= read -r -t "$wait" -u 3 line; then
         take_report "$line"
         # With `read -t 0` one look for all that was reported meanwhile; not in bash 3.
         while ((BASH_VERSINFO[0] >= 4)) && read -r -t 0 -u 3 && IFS= read -r -u 3 line; do
             take_report "$line"
         done
+    elif ((late)); then
+        dirty=1
     fi
     if [ -n "$interrupted" ]; then
         stop_jobs
@@ -895,7 +910,9 @@ turn() {
     clock
     ((now - last_tick < 200000 && now >= last_tick)) || look_at_jobs
     # Between tasks it is written once, when the next ones have been started.
-    if ((dirty && !in_tasks)) || ((late && now - manifest_at > 500000)); then save_manifest; fi
+    if ((dirty && !in_tasks)) || ((late && (dirty || now - manifest_at > 200000))); then
+        save_manifest
+    fi
 }
 tick=1
 
@@ -943,7 +960,7 @@ take_report() { # LINE
         ;;
     record)
         read_result "${job_task[job]}"
-        # The next change is soon, and it is the same words in the manifest.
+        # Often the next change comes at once: it is written when none has come for a moment.
         late=1
         ;;
     step) step_report=$rest ;;
@@ -1040,18 +1057,20 @@ job_event() { # WORD PHASE NAME|- DATA
 }
 this_task=-
 
-# Opens the log of events of the whole run; a line that a killed writer left torn is closed off.
+# Sets `sequence` to the number of events in a log, and `torn` to the line that a killed writer
+# left without an end.
+count_events() { # LOG
+    sequence=0 torn=''
+    [ -s "$1" ] || return 0
+    while IFS= read -r torn; do sequence=$((sequence + 1)); done <"$1"
+}
+
+# Opens the log of events of the whole run.
 open_events() {
-    local line last=''
-    sequence=0
-    if [ -s "$run_dir/events.jsonl" ]; then
-        while IFS= read -r line || [ -n "$line" ]; do
-            sequence=$((sequence + 1))
-            last=$line
-        done <"$run_dir/events.jsonl"
-    fi
+    local torn
+    count_events "$run_dir/events.jsonl"
     exec 4>>"$run_dir/events.jsonl" || die 1 "cannot write $run_dir/events.jsonl"
-    case $last in '' | *\}) ;; *) printf '\n' >&4 ;; esac
+    [ -z "$torn" ] || printf '\n' >&4
 }
 
 # --- Claims ---------------------------------------------------------------------------------
@@ -1465,7 +1484,7 @@ run_list() { # LIST PHASE FOLDER_NAME SAVE
             case $status in
             passed | skipped) ;;
             *)
-                why="$2 $name: ${reason:-$status}"
+                why="$2 $name: ${reason:-$status}" hint="look at $run_dir/$3/$name.log"
                 return 1
                 ;;
             esac
@@ -2066,10 +2085,12 @@ task_interrupted() { # NUMBER REASON
 
 # Appends an event to a task's log, and in a whole run to the run's.
 put_task_event() { # NUMBER EVENT
-    local folder=$run_dir/tasks/${x_name[$1]}
+    local folder=$run_dir/tasks/${x_name[$1]} torn kept=$sequence
     [ -d "$folder" ] || mkdir -p -- "$folder"
-    { printf '{"schema": 1, "seq": %d, %s\n' $((sequence + 1)) "$2" >>"$folder/events.jsonl"; } 2>/dev/null ||
-        records_failed "$folder/events.jsonl"
+    count_events "$folder/events.jsonl"
+    { printf '%s{"schema": 1, "seq": %d, %s\n' "${torn:+$newline}" $((sequence + 1)) "$2" \
+        >>"$folder/events.jsonl"; } 2>/dev/null || records_failed "$folder/events.jsonl"
+    sequence=$kept
     ((!whole)) || put_event "$2"
 }
 whole=0 sequence=0
@@ -2086,6 +2107,7 @@ prepare() {
         fill "$plan_base"
         die 2 "the base '$answer' is no commit of this repository"
     }
+    base_now=$answer
     name_rows
     expand || die 2 "$why"
     list_names
@@ -2126,20 +2148,20 @@ enter() {
         interrupt_dead
         check_dependencies || die 3 "$why" "$hint"
         run_status=running run_code='' run_ended=''
-        begin_run resumed
+        begin_run resumed '{}'
         return
     fi
     ((!is_resumed)) || die 2 "there is no run '$run_id' to go on with" "check RUN_ID and LOG_ROOT"
     exclude_runs
     mkdir -p -- "$run_dir" || die 1 "cannot make $run_dir"
     open_events
-    begin_run started
+    begin_run started "{\"base\": \"$base_now\"}"
 }
 
-begin_run() { # WORD
+begin_run() { # WORD DATA
     export_values
     start_jobs "$run_dir"
-    run_event "$1" run - '{}'
+    run_event "$1" run - "$2"
 }
 
 # Keeps the folders of runs out of git, without touching a tracked file.
@@ -2205,10 +2227,7 @@ gate_steps() {
     local place
     why='' hint=''
     new_list "$plan_preflight"
-    if ! run_list "$plan_preflight" preflight preflight save_preflight; then
-        hint="look at the logs in $run_dir/preflight"
-        return 1
-    fi
+    run_list "$plan_preflight" preflight preflight save_preflight || return 1
     fill "$plan_base"
     if ! commit_of "$answer"; then
         why="the base is no commit of this repository any more"
@@ -2219,10 +2238,7 @@ gate_steps() {
     expand_at_gate || return 1
     use_no_task
     new_list "$plan_backups"
-    if ! run_list "$plan_backups" backup backups save_backups; then
-        hint="look at the logs in $run_dir/backups"
-        return 1
-    fi
+    run_list "$plan_backups" backup backups save_backups || return 1
     remember_backups
     write_plan || {
         why="the plan cannot be recorded in $run_dir"
@@ -2298,6 +2314,8 @@ require_free() {
             answer=$last
         fi
         x_base[number]=$answer
+        # Its record says the base from now on.
+        [ "${x_status[number]}" != not-started ] || { x_json[number]='' && some_blank=1; }
         if [ "$t_when" != - ] || ((!x_chosen[number])); then continue; fi
         [ ! -d "$run_dir/tasks/${x_name[number]}" ] || continue
         name=refs/heads/${x_branch[number]}
@@ -2624,17 +2642,14 @@ fail_task() { # STATUS REASON
 
 # The job of a task.
 task_job() { # NUMBER
-    local number=$1 folder=$run_dir/tasks/${x_name[$1]} began word again=0 line
+    local number=$1 folder=$run_dir/tasks/${x_name[$1]} began word again=0 torn
     use_task "$number"
     this_task=${x_name[number]}
     ((!x_agent_started[number])) && [ ! -e "$folder/result.json" ] && ((!is_resumed)) || again=1
     [ -d "$folder" ] || mkdir -p -- "$folder"
-    if [ "$whole" = 0 ] && [ -s "$folder/events.jsonl" ]; then
-        sequence=0
-        while IFS= read -r line; do sequence=$((sequence + 1)); done <"$folder/events.jsonl"
-        [ -z "$line" ] || printf '\n' >>"$folder/events.jsonl"
-    fi
+    count_events "$folder/events.jsonl"
     exec 5>>"$folder/events.jsonl" || exit 1
+    [ -z "$torn" ] || printf '\n' >&5
     export TASK=$this_task WORKTREE=${x_worktree[number]}
     ((!item_known)) || export PLAN_item=$item
     start_record "$number"
@@ -2711,7 +2726,10 @@ do_task() { # NUMBER FOLDER AGAIN
         look "$number" || return
         was_there=$newline$entries$newline
         stamp=$folder/.stamp
-        { : >"$stamp"; } 2>/dev/null || fail_task failed "cannot write to $folder" || return
+        # The clock by which files are dated ticks slowly: what set-up wrote is older than this.
+        { : >"$stamp.old"; } 2>/dev/null || fail_task failed "cannot write to $folder" || return
+        while : >"$stamp" && [ ! "$stamp" -nt "$stamp.old" ]; do sleep 0.005; done 2>/dev/null
+        rm -f -- "$stamp.old"
     fi
     fill "$a_log_name"
     r_log=tasks/$this_task/$answer
@@ -2914,7 +2932,7 @@ find_left() { # NUMBER STAMP
         unquoted "$answer"
         case $was_there in
         *"$newline$line$newline"*)
-            [ "${x_worktree[$1]}/$answer" -nt "$2" ] || continue
+            [ ! "$2" -nt "${x_worktree[$1]}/$answer" ] || continue
             ;;
         esac
         left+=("$answer")
@@ -3225,8 +3243,8 @@ explain() { # NUMBER
         done
     fi
     blank_record "$1"
-    make_event cancelled task "${x_name[$1]}" - \
-        "{\"status\": \"not-started\", \"reason\": \"${x_reason[$1]}\"}"
+    json_string "${x_reason[$1]}"
+    make_event cancelled task "${x_name[$1]}" - "{\"status\": \"not-started\", \"reason\": $answer}"
     put_event "$answer"
 }
 
@@ -3848,6 +3866,8 @@ main() { # [PHASE [NAME]]
     shopt -u patsub_replacement 2>/dev/null
     caller_umask=$(umask)
     umask 077
+    # Nobody may be there to read what it prints: no reason to end.
+    trap '' PIPE
     host=$(uname -n)
     start_clock
     case $phase in
