@@ -334,7 +334,7 @@ FORBIDDEN = {
     "eval": r"\beval\b",
 }
 GUARDED = {
-    "printf of times": (r"printf\s+(-v\s+\w+\s+)?['\"]?%\(", "BASH_VERSINFO"),
+    "printf of times": (r"printf\s+(-v\s+\w+\s+)?['\"]?%\(", "bash_version >= 5"),
     "flock": (r"\bflock\b", "command -v flock"),
     "EPOCH": (r"\bEPOCH(REALTIME|SECONDS)\b", "EPOCHREALTIME-"),
 }

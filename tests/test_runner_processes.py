@@ -602,3 +602,43 @@ def test_a_damaged_record_is_named_and_not_overwritten(runner: Runner) -> None:
             assert path.read_bytes() == content
         path.write_bytes(good)
     assert set(runner.statuses().values()) == {"passed"}
+
+
+def test_what_an_old_bash_does_otherwise_works_too(world: World) -> None:
+    """A newer one is told that it is of version 3: no time for `read`, no clock of its own."""
+    runner = Runner(world, "bash")
+    root = world.root
+    runner.plan(
+        *[task(f"t{n}", COMMIT, verify=["true"]) for n in range(6)],
+        task("long", hold(root / "go") + COMMIT, timeout_seconds=60),
+        task("limited", "sleep 60", timeout_seconds=1.5),
+        preflight=["true"], postflight=["true"], max_parallel=8,
+    )  # fmt: skip
+
+    def as_old() -> None:
+        text = runner.path.read_text()
+        assert text.count("bash_version=${BASH_VERSINFO[0]}") == 1
+        runner.path.write_text(text.replace("${BASH_VERSINFO[0]}", "3", 1))
+
+    as_old()
+    process = runner.start()
+    runner.wait_for_file(runner.folder / "manifest.json")
+    wait_for(lambda: runner.tasks().get("t5", {}).get("status") == "passed", "the record of six")
+    wait_for(lambda: runner.tasks()["limited"]["status"] == "timed-out", "the time limit")
+    (root / "go").touch()
+    assert process.wait(30) == 1
+    assert runner.statuses() == {
+        **{f"t{n}": "passed" for n in range(6)}, "long": "passed", "limited": "timed-out"
+    }  # fmt: skip
+    assert len([e for e in runner.events() if e["phase"] == "task"]) == 16
+    all_have_ended(world)
+
+    runner.run_id = "r2"
+    runner.plan(task("held", flag(root / "runs") + "sleep 60"))
+    as_old()
+    process = runner.start()
+    runner.wait_for_file(root / "runs")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 143
+    assert runner.statuses() == {"held": "interrupted"}
+    all_have_ended(world)

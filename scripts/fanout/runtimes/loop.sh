@@ -34,6 +34,7 @@ plan_on_failure=continue plan_checks=- plan_changelog_file=- plan_setup_minutes=
 plan_backups=- plan_postflight=- plan_rollback=-
 variable_name=() variable_value=() text=() mark=() command=() condition=() agent=() task=()
 
+bash_version=${BASH_VERSINFO[0]}
 newline=$'\n'
 end_of_list="$newline ]"
 backslash="\\"
@@ -90,12 +91,13 @@ die() { # CODE MESSAGE [HINT]
 }
 
 leave() { # CODE
+    [ -z "$ticker" ] || kill -KILL "$ticker" 2>/dev/null
     free_claims
     exit "$1"
 }
 
 # Sets `now`, in microseconds since the epoch.
-if ((BASH_VERSINFO[0] >= 5)); then
+if ((bash_version >= 5)); then
     clock() {
         now=${EPOCHREALTIME-}
         now=${now/[!0-9]/}
@@ -108,7 +110,7 @@ start_clock() {
     local zone
     SECONDS=0
     started_second=0
-    if ((BASH_VERSINFO[0] >= 5)); then
+    if ((bash_version >= 5)); then
         printf -v zone '0 %(%z)T' -1
     else
         zone=$(date '+%s %z')
@@ -848,7 +850,8 @@ agent_words=()
 
 # --- Jobs -----------------------------------------------------------------------------------
 
-# Opens the pipe through which jobs report, and catches signals.
+# Opens the pipe through which jobs report, and catches signals. An old bash forgets what it has
+# read of a line when the time for it is up: it gets a line each second instead of a time.
 start_jobs() { # FOLDER
     local pipe=$1/.pipe.$$
     live_jobs='' last_job=0 interrupted='' trouble='' dirty=0 late=0 last_tick=0
@@ -857,6 +860,14 @@ start_jobs() { # FOLDER
         die 1 "cannot make $pipe" "free space, then go on with RESUME=1"
     fi
     rm -f -- "$pipe"
+    if ((bash_version < 4)) && [ -z "$ticker" ]; then
+        (
+            trap '' INT TERM HUP
+            exec 4>&- </dev/null >/dev/null 2>&1
+            while kill -0 "$$" && echo tick >&3; do sleep 1; done
+        ) &
+        ticker=$!
+    fi
     trap 'interrupted=${interrupted:-INT}' INT
     trap 'interrupted=${interrupted:-TERM}' TERM
     # A HUP that was ignored at the start stays ignored (nohup).
@@ -876,6 +887,8 @@ start_job() { # TASK|- FUNCTION WORD...
     set +m
 }
 
+ticker=''
+
 be_job() { # FUNCTION WORD...
     this_job=$last_job alarmed=0 my_claims=()
     trap 'alarmed=1' USR1
@@ -889,17 +902,34 @@ tell() { # LINE
     printf '%s\n' "${1//"$newline"/ }" >&3
 }
 
+# Sets `report` to the next report; fails when none comes in time.
+next_report() { # SECONDS
+    local line=''
+    if ((bash_version < 4)); then
+        IFS= read -r -u 3 report
+        return
+    fi
+    if IFS= read -r -t "$1" -u 3 line; then
+        report=$part_of_report$line part_of_report=''
+        return
+    fi
+    part_of_report+=$line
+    return 1
+}
+part_of_report=''
+
+# Whether a report waits; an old bash cannot tell, and takes what comes before the next tick.
+has_report() {
+    ((bash_version < 4)) || read -r -t 0 -u 3
+}
+
 # One turn of the coordinator: a report is taken, or a second passes.
 turn() {
-    local line wait=1
-    ((BASH_VERSINFO[0] < 4)) || wait=$tick
-    ((!late)) || ((BASH_VERSINFO[0] < 4)) || wait=0.05
-    if [ -z "$interrupted" ] && IFS= read -r -t "$wait" -u 3 line; then
-        take_report "$line"
-        # With `read -t 0` one look for all that was reported meanwhile; not in bash 3.
-        while ((BASH_VERSINFO[0] >= 4)) && read -r -t 0 -u 3 && IFS= read -r -u 3 line; do
-            take_report "$line"
-        done
+    local wait=$tick
+    ((!late)) || wait=0.05
+    if [ -z "$interrupted" ] && next_report "$wait"; then
+        take_report "$report"
+        while ((bash_version >= 4)) && has_report && next_report 1; do take_report "$report"; done
     elif ((late)); then
         dirty=1
     fi
@@ -918,7 +948,7 @@ tick=1
 
 # Ends what has had its time, notices jobs that died, shows progress.
 look_at_jobs() {
-    local job line
+    local job
     last_tick=$now
     tick=1
     for job in $live_jobs; do
@@ -932,7 +962,7 @@ look_at_jobs() {
         fi
         if ! kill -0 "${job_pid[job]}" 2>/dev/null; then
             # Its last words may still be in the pipe.
-            while IFS= read -r -t 1 -u 3 line; do take_report "$line"; done
+            while next_report 1 && [ "$report" != tick ]; do take_report "$report"; done
             case " $live_jobs " in
             *" $job "*) job_over "$job" lost ;;
             esac
@@ -946,6 +976,7 @@ take_report() { # LINE
     job=${rest%%|*}
     rest=${rest#*|}
     case $kind in
+    tick) ((!late)) || dirty=1 ;;
     deadline)
         job_deadline[job]=$rest
         clock
@@ -982,7 +1013,7 @@ job_over() { # JOB HOW
 
 # Ends all jobs with everything that they started.
 stop_jobs() {
-    local job line
+    local job
     spared=' '
     for job in $live_jobs; do
         # As long as they are there they are the parents of what they started.
@@ -1000,8 +1031,8 @@ stop_jobs() {
             wait "${job_pid[job]}"
         done
     } 2>/dev/null
-    while ((BASH_VERSINFO[0] >= 4)) && read -r -t 0 -u 3 && IFS= read -r -t 1 -u 3 line; do
-        case $line in event* | step*) take_report "$line" ;; esac
+    while has_report && next_report 1 && [ "$report" != tick ]; do
+        case $report in event* | step*) take_report "$report" ;; esac
     done
     for job in $live_jobs; do
         [ "${job_task[job]}" = - ] || task_interrupted "${job_task[job]}" interrupted
