@@ -16,10 +16,10 @@ import contextlib
 import importlib
 import json
 import os
+import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +55,8 @@ COUNTED = frozenset(
     }
 )
 LIMIT = 400
+# So many workers are made and taken away together.
+AT_ONCE = 8
 
 
 class Called(NamedTuple):
@@ -152,6 +154,33 @@ class Case:
         )
         agent.chmod(0o755)
 
+    def prepare(self, names: list[str]) -> None:
+        """Bring workers of these names to where the verb begins; nothing when it makes them."""
+
+    def one(self, name: str, step: int) -> bool:
+        """Kill the verb before this step, call it again; whether it came that far."""
+        raise NotImplementedError
+
+    def finish(self, names: list[str]) -> None:
+        """Take the workers away that are left, and see that nothing of them is."""
+        rows = self.done("status").answer["data"]["workers"]
+        left = [row["name"] for row in rows if row["name"] in names]
+        if left:
+            self.done("stop", *left)
+            self.done("cleanup", *left, "--discard", "--branch-delete")
+        for name in names:
+            self.require_nothing(name)
+
+    def spawn_all(self, names: list[str]) -> None:
+        """Spawn workers in one call."""
+        folder = self.world.root / "prompts"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for name in names:
+            (folder / f"{name}.md").write_text("x")
+        words = ["--agent-cli", "idle-agent", "--prompt-mode", "argument", "--settle", "0"]
+        self.done("spawn", "--prompts-dir", str(folder), *words)
+
     def done(self, *argv: str) -> Called:
         """A call that must succeed."""
         called = call(self.world, *argv)
@@ -165,23 +194,17 @@ class Case:
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """The status rows of this name."""
-        rows = self.done("status").answer["data"]["workers"]
-        return [row for row in rows if row["name"] == name]
-
-    def end(self, name: str) -> None:
-        """Take the worker away and see that nothing of it is left."""
-        self.done("stop", name)
-        self.done("cleanup", name, "--discard", "--branch-delete")
-        self.require_nothing(name)
+        return self.done("status", name).answer["data"]["workers"]
 
     def require_nothing(self, name: str) -> None:
         """Nothing of a worker is left: no record, tree, branch, session or process."""
         world = self.world
         assert not world.record(name).exists()
         assert name not in world.branches()
-        assert len(world.worktrees()) == 1, world.worktrees()
+        assert str(world.tree(name)) not in world.worktrees(), world.worktrees()
         parent = world.tree(name).parent
-        assert not parent.exists() or not list(parent.iterdir()), list(parent.iterdir())
+        left = list(parent.glob(f"*{name}*")) if parent.exists() else []
+        assert not left, left
         assert f"agent-worker-{name}" not in world.sessions()
         assert not self.agents(name), self.agents(name)
         kept = (world.repo / ".git" / "agent-workers").glob("dropped-*")
@@ -219,17 +242,18 @@ class Spawn(Case):
         self.require_one_agent(name)
         assert name in self.world.branches()
         assert str(self.world.tree(name)) in self.world.worktrees()
-        self.end(name)
         return killed.code is None
 
 
 class Stop(Case):
     """stop of two: afterwards nothing lives, the trees are there and the jobs are cancelled."""
 
+    def prepare(self, names: list[str]) -> None:
+        self.spawn_all([*names, *(f"{name}-too" for name in names)])
+
     def one(self, name: str, step: int) -> bool:
         names = [name, f"{name}-too"]
         for each in names:
-            self.done(*self.spawn_words(each))
             (self.world.tree(each) / "work.txt").write_text("work\n")
         killed = call(self.world, "stop", *names, kill_at=step)
         self.done("stop", *names)
@@ -239,19 +263,21 @@ class Stop(Case):
             assert row["state"] in ("stopped", "exited"), row
             assert row["job"]["state"] in ("cancelled", "failed"), row
             assert (self.world.tree(each) / "work.txt").read_text() == "work\n"
-        self.done("cleanup", *names, "--discard", "--branch-delete")
-        for each in names:
-            self.require_nothing(each)
         return killed.code is None
+
+    def finish(self, names: list[str]) -> None:
+        super().finish([*names, *(f"{name}-too" for name in names)])
 
 
 class Resume(Case):
     """resume: afterwards exactly one agent lives in the old tree."""
 
+    def prepare(self, names: list[str]) -> None:
+        self.spawn_all(names)
+        self.done("stop", *names)
+
     def one(self, name: str, step: int) -> bool:
-        self.done(*self.spawn_words(name))
         (self.world.tree(name) / "work.txt").write_text("work\n")
-        self.done("stop", name)
         words = ["resume", name, "--prompt", "go on", "--settle", "0"]
         killed = call(self.world, *words, kill_at=step)
         if killed.code is None:
@@ -259,16 +285,17 @@ class Resume(Case):
             assert again.code == 0 or again.error == "still-running", again
         self.require_one_agent(name)
         assert (self.world.tree(name) / "work.txt").read_text() == "work\n"
-        self.end(name)
         return killed.code is None
 
 
 class Cleanup(Case):
     """cleanup: afterwards all is gone, or all is as it was and the same call removes it."""
 
+    def prepare(self, names: list[str]) -> None:
+        self.spawn_all(names)
+        self.done("stop", *names)
+
     def one(self, name: str, step: int) -> bool:
-        self.done(*self.spawn_words(name))
-        self.done("stop", name)
         words = ["cleanup", name, "--branch-delete"]
         killed = call(self.world, *words, kill_at=step)
         if killed.code is None:
@@ -281,10 +308,12 @@ class Cleanup(Case):
 class Discard(Case):
     """cleanup --discard: each file and commit is in the tree or under a rescue ref, always."""
 
+    def prepare(self, names: list[str]) -> None:
+        self.spawn_all(names)
+        self.done("stop", *names)
+
     def one(self, name: str, step: int) -> bool:
         world = self.world
-        self.done(*self.spawn_words(name))
-        self.done("stop", name)
         tree = world.tree(name)
         (tree / "kept.txt").write_text("committed\n")
         commit = world.commit("work", tree)
@@ -309,7 +338,7 @@ class Send(Case):
     def one(self, name: str, step: int) -> bool:
         world = self.world
         log = world.root / "echo.log"
-        if not self.rows("echo"):
+        if not log.exists():
             words = ["--prompt-mode", "none", "--settle", "0"]
             self.done("spawn", "echo", "--prompt", "x", *world.fake("echo"), *words)
             wait_for(lambda: "READY" in world.ok("capture", "echo")["text"], "the agent is ready")
@@ -327,8 +356,11 @@ class Send(Case):
         assert not (world.record("echo") / "sending.json").exists()
         return killed.code is None
 
+    def finish(self, names: list[str]) -> None:
+        """Its only worker goes with the world."""
 
-CASES: dict[str, type[Any]] = {
+
+CASES: dict[str, type[Case]] = {
     "spawn": Spawn,
     "stop": Stop,
     "resume": Resume,
@@ -341,15 +373,20 @@ CASES: dict[str, type[Any]] = {
 def run(name: str, part: int, parts: int) -> int:
     """Kill at every `parts`-th step from `part` on, until a call comes to its end; the number."""
     case = CASES[name]()
-    one: Callable[[str, int], bool] = case.one
     steps = 0
+    ended = False
     try:
-        for step in range(part, LIMIT, parts):
-            if not one(f"w{step}", step):
-                break
-            steps += 1
-        else:
-            raise AssertionError(f"{name} did not end within {LIMIT} steps")
+        while not ended:
+            step = part + steps * parts
+            assert step < LIMIT, f"{name} did not end within {LIMIT} steps"
+            names = [f"w{step + n * parts}x" for n in range(AT_ONCE)]
+            case.prepare(names)
+            for each in names:
+                ended = not case.one(each, part + steps * parts)
+                if ended:
+                    break
+                steps += 1
+            case.finish(names)
     except BaseException:
         print(f"{name}, killed before step {part + steps * parts}", file=sys.stderr)
         raise

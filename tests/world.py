@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -23,6 +24,7 @@ AGENT_WORKERS = SCRIPTS / "agent_workers.py"
 SAMPLE_AGENT = ROOT / "examples" / "sample_agent.py"
 FAKE_AGENT = Path(__file__).resolve().parent / "fake_agent.py"
 DEADLINE = 30.0
+TEMPLATE: list[Path] = []
 
 
 def wait_for(question: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
@@ -90,12 +92,20 @@ class World:
     # --- git ---
 
     def make_repo(self, name: str) -> Path:
-        """A repository with one commit on main."""
+        """A repository with one commit on main: a copy of one that this process made once."""
         repo = self.root / name
+        if TEMPLATE:
+            shutil.copytree(TEMPLATE[0], repo, symlinks=True)
+            return repo
         repo.mkdir(parents=True)
-        self.git("init", "-q", cwd=repo)
+        self.git("init", "-q", "--template=", cwd=repo)
+        for folder in ("info", "hooks"):
+            (repo / ".git" / folder).mkdir()
         (repo / "README.md").write_text("hello\n")
         self.commit("first", repo)
+        TEMPLATE.append(Path(tempfile.mkdtemp(prefix="aw-", dir="/tmp")) / "template")
+        atexit.register(shutil.rmtree, TEMPLATE[0].parent, ignore_errors=True)
+        shutil.copytree(repo, TEMPLATE[0], symlinks=True)
         return repo
 
     def git(self, *arguments: str, cwd: Path | None = None, check: bool = True) -> str:
@@ -354,5 +364,10 @@ class World:
         for pid in self.processes():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        subprocess.run(["chmod", "-R", "u+rwx", str(self.root)], check=False, capture_output=True)
-        shutil.rmtree(self.root, ignore_errors=True)
+        try:
+            shutil.rmtree(self.root)
+        except OSError:
+            # A test took away the right to write, or a process was still at work.
+            chmod = ["chmod", "-R", "u+rwx", str(self.root)]
+            subprocess.run(chmod, check=False, capture_output=True)
+            shutil.rmtree(self.root, ignore_errors=True)
