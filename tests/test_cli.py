@@ -643,6 +643,7 @@ def test_a_package_of_the_same_name_does_not_take_its_place(world: World) -> Non
 
 def test_compiled_modules_are_kept_in_the_users_cache(world: World) -> None:
     """Made of exactly the source that is there now, whatever its time and size."""
+    del world.env["XDG_CACHE_HOME"]
     script = install(world.root / "skill")
     start_anyhow(world, script)
     folder = world.home / ".cache" / "agent-workers" / "bytecode"
@@ -660,6 +661,7 @@ def test_compiled_modules_are_kept_in_the_users_cache(world: World) -> None:
 
 
 def test_a_cache_that_cannot_be_trusted_or_written_is_left_alone(world: World) -> None:
+    del world.env["XDG_CACHE_HOME"]
     cache = world.home / ".cache"
     cache.mkdir()
     cache.chmod(0o777)

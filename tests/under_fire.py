@@ -3,8 +3,8 @@
 A step is whatever reaches outside of the process: an external command, a file opened for writing,
 a rename, an unlink, a folder made or removed. An audit hook counts them, so that no step can be
 forgotten, and the process kills itself right before step N. After step N is right before step
-N + 1, so every step is met from both sides. Looks at a screen in a row count as one step, and so do
-all removals in a row but the first two.
+N + 1, so every step is met from both sides. Commands in a row that only look count as one step, and
+so do all removals in a row but the first two.
 
 Each call runs in a forked child, which spares the start of an interpreter. This program has one
 thread, a test runner's process may have more.
@@ -54,6 +54,11 @@ COUNTED = frozenset(
         "shutil.copyfile",
     }
 )
+# Commands of git and tmux that only look.
+LOOKS = {
+    *("rev-parse", "for-each-ref", "merge-base", "rev-list", "status", "ls-files", "cat-file"),
+    *("list-panes", "list-sessions", "display-message", "capture-pane"),
+}
 LIMIT = 400
 # So many workers are made and taken away together.
 AT_ONCE = 8
@@ -115,8 +120,9 @@ def kill_before(step: int) -> None:
         if event not in COUNTED or is_reading(event, arguments):
             return
         words = arguments[1] if event == "subprocess.Popen" else arguments[:1]
-        # The same look again and again is one step; its marks differ from call to call.
-        name = f"{event} {str(words)[:60]}" if "list-panes" not in str(words) else "look"
+        # Killed between two looks, all is as it was before the first.
+        looks = ";" not in words and not LOOKS.isdisjoint(map(str, words))
+        name = "look" if looks else str(words)
         if name == last == "look":
             return
         removed = removed + 1 if event in ("os.remove", "os.rmdir") else 0

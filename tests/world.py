@@ -25,6 +25,9 @@ SAMPLE_AGENT = ROOT / "examples" / "sample_agent.py"
 FAKE_AGENT = Path(__file__).resolve().parent / "fake_agent.py"
 DEADLINE = 30.0
 TEMPLATE: list[Path] = []
+# One for all worlds of a process: what a user's second command finds there.
+CACHE = tempfile.mkdtemp(prefix="aw-cache-", dir="/tmp")
+atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 
 
 def wait_for(question: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
@@ -79,6 +82,7 @@ class World:
         self.env = {
             "PATH": f"{self.root / 'bin'}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
             "HOME": str(self.home),
+            "XDG_CACHE_HOME": CACHE,
             "LANG": "C.UTF-8",
             "GIT_CONFIG_GLOBAL": str(self.root / "gitconfig"),
             "GIT_CONFIG_NOSYSTEM": "1",
