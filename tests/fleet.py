@@ -45,15 +45,10 @@ class Fleet(Case):
         self.made: dict[str, Path] = {}
         self.told: list[str] = []
 
-    def spawn_all(self) -> None:
+    def spawn_fleet(self) -> None:
         """Fifty in one call."""
-        folder = self.world.root / "prompts"
-        folder.mkdir()
         names = [f"w{number:02d}" for number in range(WORKERS)]
-        for name in names:
-            (folder / f"{name}.md").write_text(f"Task of {name}.\n")
-        words = ["spawn", "--prompts-dir", str(folder), "--agent-cli", "idle-agent"]
-        self.done(*words, "--prompt-mode", "argument", "--settle", "0")
+        self.spawn_all(names)
         self.known = {name: Known() for name in names}
 
     def write(self, name: str) -> None:
@@ -191,7 +186,7 @@ def main(seed: int) -> None:
     """Play one seed."""
     fleet = Fleet(seed)
     try:
-        fleet.spawn_all()
+        fleet.spawn_fleet()
         for number in range(STEPS):
             fleet.step()
             if number % 5 == 4 or "kill" in fleet.told[-1]:

@@ -24,9 +24,20 @@ AGENT_WORKERS = SCRIPTS / "agent_workers.py"
 SAMPLE_AGENT = ROOT / "examples" / "sample_agent.py"
 FAKE_AGENT = Path(__file__).resolve().parent / "fake_agent.py"
 DEADLINE = 30.0
+
+
+def place() -> str:
+    """A folder for worlds with a short name: in memory where programs may run there."""
+    memory = "/dev/shm"
+    if os.access(memory, os.W_OK) and not os.statvfs(memory).f_flag & os.ST_NOEXEC:
+        return memory
+    return "/tmp"
+
+
+PLACE = place()
 TEMPLATE: list[Path] = []
 # One for all worlds of a process: what a user's second command finds there.
-CACHE = tempfile.mkdtemp(prefix="aw-cache-", dir="/tmp")
+CACHE = tempfile.mkdtemp(prefix="aw-cache-", dir=PLACE)
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 
 
@@ -69,7 +80,7 @@ class World:
     """Everything that a test touches lies below `root`, whose path is short enough for sockets."""
 
     def __init__(self) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="aw-", dir="/tmp")).resolve()
+        self.root = Path(tempfile.mkdtemp(prefix="aw-", dir=PLACE)).resolve()
         self.home = self.root / "home"
         self.home.mkdir()
         (self.root / "t").mkdir(mode=0o700)
@@ -77,6 +88,7 @@ class World:
         (self.root / "gitconfig").write_text(
             "[user]\n\tname = Test\n\temail = test@example.invalid\n"
             '[init]\n\tdefaultBranch = main\n[protocol "file"]\n\tallow = always\n'
+            "[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
         )
         self.log = self.root / "prompts.jsonl"
         self.env = {
@@ -107,7 +119,7 @@ class World:
             (repo / ".git" / folder).mkdir()
         (repo / "README.md").write_text("hello\n")
         self.commit("first", repo)
-        TEMPLATE.append(Path(tempfile.mkdtemp(prefix="aw-", dir="/tmp")) / "template")
+        TEMPLATE.append(Path(tempfile.mkdtemp(prefix="aw-", dir=PLACE)) / "template")
         atexit.register(shutil.rmtree, TEMPLATE[0].parent, ignore_errors=True)
         shutil.copytree(repo, TEMPLATE[0], symlinks=True)
         return repo
