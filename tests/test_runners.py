@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -323,6 +324,15 @@ def test_what_is_missing_is_told_before_anything_is_made(runner: Runner) -> None
     assert "no-such-agent-x" in runner.refused(4)
     runner.plan(task("one"), agent={"cli": "./agents/gone"})
     assert "./agents/gone" in runner.refused(4)
+    runner.plan(
+        task("one", agent={"cli": "no-such-agent-x"}, when={"path_exists": "gone"}), task("two"),
+        task("three", agent={"cli": "no-such-agent-x"}),
+    )  # fmt: skip
+    runner.ends(0, ONLY="one,two", RUN_ID="needs-none-of-them")
+    runner.world.git("worktree", "remove", "--force", str(runner.tree("two")))
+    runner.tree("two").parent.rmdir()
+    runner.world.git("branch", "-D", "two")
+    shutil.rmtree(runner.repo / ".worker-runs")
     runner.plan(task("one", when={"env": "NEVER"}), task("two", depends_on=["one"]))
     for env in (
         {"RUN_ID": "../x"}, {"RUN_ID": "a/b"}, {"RUN_ID": "-x"}, {"RUN_ID": "a..b"},

@@ -1073,9 +1073,12 @@ def with_flag(flag: str, value: str, *, bare: bool) -> list[str]:
 
 
 def require_agents(run: Run) -> None:
-    """Demand that the agents' programs are there. Raises RunError (4)."""
+    """Demand that the agents of tasks that may run are there. Raises RunError (4)."""
     tried: set[tuple[str, str]] = set()
     for task in run.tasks:
+        when = task.plan["when"]
+        if not task.chosen or (when and foreseen(when, task.values, run.root) is False):
+            continue
         program = agent_argv(run, task, "", "")[0]
         env = task.plan["agent"]["env"]
         path = fill(env["PATH"], task.values) if "PATH" in env else run.environ.get("PATH", "")

@@ -1866,6 +1866,11 @@ list_names() {
 require_agents() {
     local number tried=$newline word path
     for ((number = 0; number < ${#x_row[@]}; number++)); do
+        ((x_chosen[number])) || continue
+        use_task "$number"
+        verdict=2
+        [ "$t_when" = - ] || foresee "$t_when"
+        ((verdict != 1)) || continue
         agent_argv "$number" '' ''
         path=$PATH
         listed "$a_env"
