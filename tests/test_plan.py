@@ -77,6 +77,7 @@ def test_a_small_plan_gets_all_defaults(tmp_path: Path) -> None:
                     "cli": "agent", "work_dir_arg": "", "args": [], "prompt_mode": "stdin",
                     "prompt_arg": "", "log_name": "agent.log", "timeout_seconds": 3600, "env": {},
                     "commit_leftovers": False, "allow_no_change": False,
+                    "rerun_interrupted": False,
                 },
                 "changelog": None, "estimate_minutes": None,
             }

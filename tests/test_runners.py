@@ -112,6 +112,7 @@ def test_a_good_run_leaves_a_complete_record(runner: Runner) -> None:
     found = {str(path.relative_to(runner.folder)) for path in runner.folder.rglob("*")}
     assert found == {
         "plan.json", "gate.json", "events.jsonl", "manifest.json", "REPORT.md", "dump.sql",
+        ".started",
         "preflight", "preflight/preflight-01.log", "preflight/named.log",
         "backups", "backups/dump.log", "backups/dump-check.log",
         "postflight", "postflight/postflight-01.log", "tasks", "tasks/alpha", "tasks/beta",
@@ -989,7 +990,7 @@ def test_a_run_that_is_resumed_does_not_repeat_what_was_done(runner: Runner) -> 
     assert "resumed" in {event["event"] for event in runner.events()}
 
 
-def test_a_gate_that_was_refused_runs_again_whole(runner: Runner) -> None:
+def test_a_gate_that_was_refused_goes_on_where_it_stopped(runner: Runner) -> None:
     root = runner.world.root
     runner.plan(
         task("one"), preflight=[f"echo p >> {root}/ran", f"test -e {root}/fixed"],
@@ -999,7 +1000,7 @@ def test_a_gate_that_was_refused_runs_again_whole(runner: Runner) -> None:
     runner.ends(3, RESUME="1")
     (root / "fixed").touch()
     runner.ends(0, RESUME="1")
-    assert (root / "ran").read_text().split() == ["p", "p", "p", "b"]
+    assert (root / "ran").read_text().split() == ["p", "b"]
     assert statuses(runner.manifest["preflight"]) == ["passed", "passed"]
 
 

@@ -434,6 +434,39 @@ DRAWN: dict[str, tuple[dict[str, Any], list[Call]]] = {
         },
         [([], {}), (["fix"], {}), ([], {"RESUME": "1"})],
     ),
+    "an artifact that was lost": (
+        {
+            "tasks": [task("a", '[ -e "$REPO_ROOT/../fixed" ] || exit 3; ' + COMMIT)],
+            "backups": [
+                {"name": "kept", "run": "echo x > {RUN_DIR}/k", "artifact": "{RUN_DIR}/k"},
+                {
+                    "name": "lost",
+                    "run": "echo x >> {RUN_DIR}/l; cp {RUN_DIR}/l ../dump",
+                    "artifact": "../dump",
+                },
+            ],
+        },
+        [([], {}), (["lose"], {}), (["fix"], {}), ([], {"RESUME": "1", "RERUN": "a"})],
+    ),
+    "a plan whose later steps changed": (
+        {
+            "tasks": [task("a"), task("b", "exit 1"), task("c", setup=["exit 1"])],
+            "preflight": ["true"],
+            "postflight": ["true"],
+        },
+        [
+            ([], {}),
+            (["change"], {"tasks.2.setup": "true", "postflight.0": "echo y"}),
+            (["finish"], {}),
+            ([], {"RESUME": "1"}),
+            (["finish"], {}),
+            (["change"], {"tasks.0.prompt": "x", "preflight.0": "echo new"}),
+            ([], {"RESUME": "1"}),
+            (["change"], {"base": "main"}),
+            ([], {"RESUME": "1"}),
+            (["status"], {}),
+        ],
+    ),
     "no such run": (
         {"tasks": [task("a")]},
         [
@@ -489,6 +522,24 @@ DRAWN: dict[str, tuple[dict[str, Any], list[Call]]] = {
 }
 
 
+def step_between(runner: Runner, word: str, values: dict[str, str]) -> None:
+    """What happens between two calls: something is mended or lost, or the plan is changed."""
+    if word == "fix":
+        (runner.world.root / "fixed").touch()
+    elif word == "lose":
+        (runner.world.root / "dump").unlink()
+    else:
+        plan = json.loads(runner.plan_file.read_text())
+        for path, value in values.items():
+            *parents, last = path.split(".")
+            place = plan
+            for part in parents:
+                place = place[int(part) if part.isdigit() else part]
+            place[int(last) if last.isdigit() else last] = [value] if last == "setup" else value
+        runner.plan_file.write_text(json.dumps(plan))
+        runner.render()
+
+
 @pytest.mark.parametrize("name", DRAWN)
 def test_plans_drawn_by_hand_run_the_same(pair: list[Runner], name: str) -> None:
     plan, calls = DRAWN[name]
@@ -499,9 +550,9 @@ def test_plans_drawn_by_hand_run_the_same(pair: list[Runner], name: str) -> None
         each.world.commit("items")
         each.plan(**plan)
     for words, env in calls:
-        if words == ["fix"]:
+        if words[:1] in (["fix"], ["lose"], ["change"]):
             for each in pair:
-                (each.world.root / "fixed").touch()
+                step_between(each, words[0], env)
             continue
         runs = run_both(pair, *words, **env)
         demand_the_same(pair, runs)

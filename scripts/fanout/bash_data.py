@@ -19,7 +19,7 @@ COLUMNS = """\
 # text, a command, a condition or an agent, a list has commas, "-" is nothing:
 # command    name, kind, words, when, milliseconds, seconds, artifact, check
 # agent      cli, work_dir_arg, args, prompt_mode, prompt_arg, log_name, milliseconds, seconds,
-#            env (NAME:text), commit_leftovers, allow_no_change
+#            env (NAME:text), commit_leftovers, allow_no_change, rerun_interrupted
 # task       name, prompt, branch, base, owns, depends_on, when, for_each, setup, verify, agent,
 #            changelog, estimate_minutes"""
 
@@ -44,6 +44,7 @@ def bash_data(loaded: dict[str, Any]) -> str:
         tables.task(row)
     lines = [COLUMNS]
     lines += [f"plan_{name}={value}" for name, value in scalars.items()]
+    lines += [f"plan_part[{n}]={word(part)}" for n, part in enumerate(loaded.get("parts", ()))]
     for place, (name, value) in enumerate(loaded["variables"].items()):
         lines += [f"variable_name[{place}]={name}", f"variable_value[{place}]={word(value)}"]
     for place, (value, marks) in enumerate(tables.texts):
@@ -137,6 +138,7 @@ class Tables:
             ",".join(env) or NONE,
             str(int(value["commit_leftovers"])),
             str(int(value["allow_no_change"])),
+            str(int(value["rerun_interrupted"])),
         )
 
     def task(self, value: dict[str, Any]) -> int:

@@ -69,7 +69,7 @@ TOP = (
 )  # fmt: skip
 AGENT = (
     "cli", "work_dir_arg", "args", "prompt_mode", "prompt_arg", "log_name", "timeout_seconds",
-    "harness", "env", "commit_leftovers", "allow_no_change",
+    "harness", "env", "commit_leftovers", "allow_no_change", "rerun_interrupted",
 )  # fmt: skip
 # How an agent is called. A task that names a harness of its own takes none of them from the plan.
 CALL = ("cli", "work_dir_arg", "args", "prompt_mode", "prompt_arg")
@@ -497,7 +497,7 @@ class Reader:
             made["log_name"] = self.matching(
                 fields["log_name"], f"{where}.log_name", LOG_NAME, what
             )
-        for key in ("commit_leftovers", "allow_no_change"):
+        for key in ("commit_leftovers", "allow_no_change", "rerun_interrupted"):
             if key in fields:
                 made[key] = self.truth(fields[key], f"{where}.{key}")
         if "env" in fields:
@@ -542,6 +542,7 @@ class Reader:
             "env": {name: text(word) for name, word in agent.get("env", {}).items()},
             "commit_leftovers": agent.get("commit_leftovers", False),
             "allow_no_change": agent.get("allow_no_change", False),
+            "rerun_interrupted": agent.get("rerun_interrupted", False),
         }
 
     def variables(self, value: Any, where: str, reserved: frozenset[str]) -> dict[str, str]:

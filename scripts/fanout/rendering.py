@@ -31,7 +31,7 @@ class Runner(NamedTuple):
 def render(config: str, language: str, output: str) -> Runner:
     """Render the plan file `config`. Raises SkillError `invalid-plan` (exit 2)."""
     loaded = plans.load_plan(config)
-    value = {**loaded.value, "sha256": loaded.sha256}
+    value = {**loaded.value, "sha256": loaded.sha256, "parts": parts_of(loaded.value)}
     with open(os.path.join(RUNTIMES, SOURCES[language]), encoding="utf-8") as file:
         runtime = file.read()
     head = [SHEBANGS[language], *header(value, language, config, output)]
@@ -69,6 +69,26 @@ def tasks_of(value: dict[str, Any]) -> list[loop.Task]:
         task.worktree = os.path.join(root, task.name)
         task.after = [tasks[number] for number in task.plan["depends_on"]]
     return tasks
+
+
+def parts_of(value: dict[str, Any]) -> list[str]:
+    """The parts of a plan, each with a digest: a run that goes on tells by them what was changed.
+
+    What only bounds a run, such as `max_parallel`, may change at any time and is no part.
+    """
+    import hashlib
+    import json
+
+    settings = {name: value[name] for name in ("repo", "base", "worktree_root", "variables")}
+    rows: list[tuple[str, str, Any]] = [("settings", "-", settings)]
+    for kind in ("preflight", "backups", "tasks", "postflight", "rollback"):
+        for row in value[kind]:
+            name = row["name"] if isinstance(row["name"], str) else row["name"]["text"]
+            rows.append((kind, name, row))
+    return [
+        f"{kind} {name} " + hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
+        for kind, name, row in rows
+    ]
 
 
 def visible(text: str) -> str:

@@ -67,6 +67,18 @@ ITEM_LIMIT = 10_000
 ARGUMENT_LIMIT = 131_071
 
 
+# Runs an agent and notes that it was started and how it ended, also when the runner is gone by
+# then. What the shell itself would say does not get into the agent's log.
+AGENT_SHELL = """trap 'exit 143' TERM INT HUP
+exec 3>&2 2>/dev/null
+(umask 077 && : >"$0/.agent-started") || exit 126
+(exec "$@" 2>&3 3>&-)
+code=$?
+(umask 077 && echo "$code" >"$0/.agent-exit")
+exit "$code"
+"""
+
+
 class RunError(Exception):
     """Why the runner ends early: its exit code, what was wrong, and what to try."""
 
@@ -1085,10 +1097,19 @@ def require_agents(run: Run) -> None:
         if (program, path) in tried:
             continue
         tried.add((program, path))
-        places = [program] if "/" in program else [f"{p or '.'}/{program}" for p in path.split(":")]
-        if not any(os.path.isfile(place) and os.access(place, os.X_OK) for place in places):
+        if missing_program(program, run.root, path):
             raise RunError(4, f"the agent {program!r} (task {task.name}) is not there",
                           "install it, or put it on PATH")  # fmt: skip
+
+
+def missing_program(program: str, cwd: str, path: str) -> str | None:
+    """Why a program cannot be run, as the system says it; None when it can."""
+    names = [program] if "/" in program else [f"{p or '.'}/{program}" for p in path.split(":")]
+    places = [os.path.join(cwd, name) for name in names]
+    if any(os.path.isfile(place) and os.access(place, os.X_OK) for place in places):
+        return None
+    there = "/" in program and os.path.exists(places[0])
+    return "Permission denied" if there else "No such file or directory"
 
 
 def require_dependencies(run: Run) -> None:
@@ -1129,9 +1150,6 @@ def load_run(run: Run) -> None:
         run.ended_at = manifest["ended_at"]
     kept = read(os.path.join(run.folder, "plan.json"))
     if kept:
-        if kept["plan_sha256"] != run.plan["sha256"]:
-            raise RunError(3, "the plan has changed since this run was started",
-                          "render the plan as it was, or start a new run")  # fmt: skip
         run.base, run.integration = kept["base_commit"], kept["integration_branch"]
         # The values that the gate saw hold for the whole run.
         run.values |= kept["variables"]
@@ -1142,11 +1160,58 @@ def load_run(run: Run) -> None:
         run.tasks = expand(run, {n: items.get(n, []) for n in range(len(run.plan["tasks"]))})
         bases = {row["name"]: row["base"] for row in kept["tasks"]}
         for task in run.tasks:
-            task.base = bases[task.name]
+            task.base = bases.get(task.name, run.base)
     else:
         run.tasks = expand(run, {})
     for task in run.tasks:
         task.result = read(os.path.join(run.folder, task.folder, "result.json")) or {}
+
+
+def changed_parts(run: Run) -> list[str]:
+    """What in the plan differs from what this run was started with, and has had its turn."""
+    before: list[str] = run.gate.get("parts", run.plan["parts"])
+    known = digests(before)
+    wanted = digests(run.plan["parts"])
+    differing = [name for name in {**known, **wanted} if known.get(name) != wanted.get(name)]
+    gate_passed = run.gate.get("status") == "passed"
+    done = {"settings -"}
+    for kind, steps in (
+        ("preflight", run.gate.get("preflight", [])), ("backups", run.gate.get("backups", [])),
+        ("postflight", run.postflight),
+    ):  # fmt: skip
+        over = ("passed",) if kind == "postflight" or not gate_passed else ("passed", "skipped")
+        done |= {f"{kind} {step['name']}" for step in steps if step["status"] in over}
+    for task in run.tasks:
+        if task.result.get("agent_started") or (task.result and is_well(task)):
+            done |= {f"tasks {name}" for name in plan_names(task.plan)}
+    # The gate has recorded the tasks by their places.
+    tasks = [[name for name in names if name.startswith("tasks ")] for names in (known, wanted)]
+    moved = ["the list of tasks"] if gate_passed and tasks[0] != tasks[1] else []
+    return moved + [name.removesuffix(" -") for name in differing if name in done]
+
+
+def digests(parts: list[str]) -> dict[str, str]:
+    """The digest of each part of a plan, by its kind and name."""
+    found: dict[str, str] = {}
+    for part in parts:
+        name, _, digest = part.rpartition(" ")
+        found[name] = digest
+    return found
+
+
+def require_same_plan(run: Run, *, strict: bool) -> None:
+    """Demand the plan that the run was started with. Raises RunError (3).
+
+    Unless `strict`, steps and tasks that have not had their turn may differ.
+    """
+    if run.gate.get("parts", run.plan["parts"]) == run.plan["parts"]:
+        return
+    parts = changed_parts(run)
+    if parts or strict:
+        more = ": " + ", ".join(parts) if parts else ""
+        raise RunError(3, f"the plan has changed since this run was started{more}",
+                      "render the plan as it was, go on with RESUME=1 if only later steps changed, "
+                      "or start a new run")  # fmt: skip
 
 
 def interrupt_dead(run: Run) -> None:
@@ -1155,7 +1220,12 @@ def interrupt_dead(run: Run) -> None:
     Raises RunError (11) when another process works on the run or on one of its tasks.
     """
     claim(run, [f"task {run.id}/{task.name}" for task in run.tasks])
+    ends = [os.path.join(run.folder, task.folder, ".agent-exit") for task in run.tasks]
+    unended = [path for path in ends if not file_bytes(path)]
     left = end_tree([], f"{MARK}={run.folder}/", prefix=True)
+    for path in unended:
+        # Being ended is no end of its own.
+        unlink(path)
     if left:
         raise RunError(1, f"processes of this run are still alive: {', '.join(map(str, left))}",
                       "end them by hand, then run this again")  # fmt: skip
@@ -1194,16 +1264,23 @@ def enter(run: Run, base: str) -> None:
             raise RunError(3, f"there is a run {run.id!r} already", "go on with it by RESUME=1, "
                           "or give another RUN_ID")  # fmt: skip
         load_run(run)
+        require_same_plan(run, strict=False)
         choose(run, final=False)
         interrupt_dead(run)
         require_dependencies(run)
         run.status, run.exit_code, run.ended_at = "running", None, None
         event(run, "resumed", "run")
+        if run.gate.get("parts", run.plan["parts"]) != run.plan["parts"]:
+            run.gate |= {"plan_sha256": run.plan["sha256"], "parts": run.plan["parts"]}
+            if run.gate.get("status") == "passed":
+                write_plan(run)
+                save_gate(run)
         return
     if run.resume:
         raise RunError(2, f"there is no run {run.id!r} to go on with", "check RUN_ID and LOG_ROOT")
     exclude(run)
     make_dir(run.folder)
+    write(os.path.join(run.folder, ".started"), "")
     event(run, "started", "run", base=base)
 
 
@@ -1217,26 +1294,33 @@ def exclude(run: Run) -> None:
 
 
 def run_gate(run: Run) -> None:
-    """Preflight, base, items, backups. Raises RunError (3) when the gate refuses."""
-    if run.gate.get("status") == "passed":
+    """Preflight, base, items, backups; what has passed is not run again, lost backups are.
+
+    Raises RunError (3) when the gate refuses.
+    """
+    plan = run.plan
+    lost = lost_backups(run)
+    passed = run.gate.get("status") == "passed"
+    if passed and not lost:
         say(run, "gate", "passed already")
         return
-    plan = run.plan
     stamp = file_clock(run.folder)
     run.gate = {
         "schema": 1, "status": "running", "reason": None, "started_at": now(), "ended_at": None,
-        "preflight": [new_step(c["name"], clear(c, run.values)) for c in plan["preflight"]],
-        "backups": [new_step(c["name"], clear(c, run.values)) for c in plan["backups"]],
+        "plan_sha256": plan["sha256"], "parts": plan["parts"],
+        "preflight": kept_steps(run, "preflight", set()),
+        "backups": kept_steps(run, "backups", lost),
     }  # fmt: skip
     run.postflight = [new_step(c["name"], clear(c, run.values)) for c in plan["postflight"]]
     event(run, "started", "gate")
     save_gate(run)
     try:
-        run_gate_steps(run, "preflight", "preflight", stamp)
-        run.base = commit_of(run, fill(plan["base"], run.values), 3)
-        code, text, _ = git(run, run.root, "symbolic-ref", "--quiet", "HEAD")
-        run.integration = text.strip() if code == 0 else None
-        expand_at_gate(run)
+        if not passed:
+            run_gate_steps(run, "preflight", "preflight", stamp)
+            run.base = commit_of(run, fill(plan["base"], run.values), 3)
+            code, text, _ = git(run, run.root, "symbolic-ref", "--quiet", "HEAD")
+            run.integration = text.strip() if code == 0 else None
+            expand_at_gate(run)
         run_gate_steps(run, "backups", "backup", stamp)
         write_plan(run)
     except RunError as error:
@@ -1250,10 +1334,38 @@ def run_gate(run: Run) -> None:
     event(run, "completed", "gate")
 
 
+def kept_steps(run: Run, kind: str, lost: set[str]) -> list[dict[str, Any]]:
+    """The steps of the gate: those that passed before and are not lost, and new ones."""
+    old = {step["name"]: step for step in run.gate.get(kind, []) if step["status"] == "passed"}
+    return [
+        old[c["name"]] if c["name"] in old and c["name"] not in lost
+        else new_step(c["name"], clear(c, run.values))
+        for c in run.plan[kind]
+    ]  # fmt: skip
+
+
+def lost_backups(run: Run) -> set[str]:
+    """The backups that passed and whose artifact is gone, or is older than the run."""
+    lost: set[str] = set()
+    for step in run.gate.get("backups", []):
+        if step["status"] == "passed" and step.get("artifact"):
+            try:
+                began = os.stat(os.path.join(run.folder, ".started")).st_mtime_ns
+                facts = os.stat(step["artifact"]["path"])
+            except OSError:
+                lost.add(step["name"])
+                continue
+            if facts.st_mtime_ns < began or facts.st_size == 0:
+                lost.add(step["name"])
+    return lost
+
+
 def run_gate_steps(run: Run, kind: str, phase: str, stamp: int) -> None:
     """Run the gate's commands of one kind in order. Raises RunError (3) at the first that fails."""
     folder = os.path.join(run.folder, kind)
     for command, step in zip(run.plan[kind], run.gate[kind], strict=True):
+        if step["status"] == "passed":
+            continue
         make_dir(folder)
         say(run, f"{kind} {command['name']}", "started")
         place = Place(run, phase, kind, run.root, run.values)
@@ -1406,7 +1518,6 @@ def optional(text: Any, values: dict[str, str]) -> str | None:
 def run_task(run: Run, task: Task) -> None:
     """Run one task to its end and record it; no failure of the task is an exception."""
     folder = os.path.join(run.folder, task.folder)
-    again = bool(task.result)
     known = task.result
     task.result = {**blank_result(task), "status": "running", "started_at": now()}
     task.result["agent_started"] = bool(known.get("agent_started"))
@@ -1420,7 +1531,7 @@ def run_task(run: Run, task: Task) -> None:
                     raise StepError("skipped", "its condition does not hold")
             event(run, "started", "task", task=task)
             save_task(run, task)
-            work(run, task, folder, again)
+            work(run, task, folder, known)
         except StepError as error:
             task.result["status"], task.result["reason"] = error.status, str(error)
         task.result["ended_at"] = now()
@@ -1429,6 +1540,9 @@ def run_task(run: Run, task: Task) -> None:
         word = words.get(task.status, "completed" if is_well(task) else "error")
         event(run, word, "task", task=task, status=task.status, reason=task.result["reason"])
         save_task(run, task)
+        if task.status != "interrupted":
+            for name in (".agent-started", ".agent-exit", ".setup"):
+                unlink(os.path.join(folder, name))
     except (OSError, RunError) as error:
         failed(run, error)
 
@@ -1442,41 +1556,51 @@ def failed(run: Run, error: Exception) -> None:
         stop(run, 0)
 
 
-def work(run: Run, task: Task, folder: str, again: bool) -> None:
-    """Worktree, setup, agent, changes, verify. Raises StepError with the task's status."""
+def agent_end(run: Run, task: Task) -> int | None:
+    """What is known of an agent when its runner was not there any more: its exit code.
+
+    -1 when it was never started; None when it was, and nothing says how it ended.
+    """
+    folder = os.path.join(run.folder, task.folder)
+    if not os.path.exists(os.path.join(folder, ".agent-started")):
+        return -1
+    text = file_bytes(os.path.join(folder, ".agent-exit")).strip()
+    return int(text) if text.isdigit() else None
+
+
+def work(run: Run, task: Task, folder: str, known: dict[str, Any]) -> None:
+    """Worktree, setup, agent, changes, verify. Raises StepError with the task's status.
+
+    `known` is the record of an earlier try. An agent that ended meanwhile is not started again.
+    """
     result = task.result
     agent = task.plan["agent"]
     prompt = fill(task.plan["prompt"], task.values)
+    ended = -1
+    if known.get("status") == "interrupted" and task.name not in run.rerun:
+        end = agent_end(run, task) if known["agent_started"] else -1
+        ended = -1 if end is None else end
     for kind in ("setup", "verify"):
         result[kind] = [new_step(c["name"], clear(c, task.values)) for c in task.plan[kind]]
+    there = bool(known) and os.path.isdir(task.worktree)
+    if there:
+        old = {step["name"]: step for step in known["setup"] if step["status"] == "passed"}
+        result["setup"] = [old.get(step["name"], step) for step in result["setup"]]
     prompt_file = os.path.join(folder, "prompt.md")
     write(prompt_file, prompt)
     if agent["prompt_mode"] == "argument" and len(os.fsencode(prompt)) > ARGUMENT_LIMIT:
         raise StepError("failed", "the prompt is too long for an argument; use stdin or file")
-    make_worktree(run, task, again)
+    make_worktree(run, task, bool(known))
     run_steps(run, task, "setup", folder)
-    before: set[str] = set()
-    stamp = 0
-    if task.plan["setup"]:
-        before = {line for line, _ in look(run, task)[2]}
-        done = stamp = file_clock(folder)
-        while stamp == done:
-            time.sleep(0.001)
-            stamp = file_clock(folder)
+    before, stamp = after_setup(run, task, folder)
     result["log"] = f"{task.folder}/{agent['log_name']}"
     result["agent_started"] = True
-    say(run, task.name, "agent started")
-    event(run, "started", "agent", task=task)
-    save_task(run, task)
-    place = Place(run, "agent", task.folder, task.worktree, task.values, task)
-    env = place.environment() | {k: fill(v, task.values) for k, v in agent["env"].items()}
     log = os.path.join(folder, agent["log_name"])
-    mark_log(log)
-    status, code = run_logged(
-        run, agent_argv(run, task, prompt, prompt_file), agent["timeout_seconds"], place.mark,
-        cwd=task.worktree, env=env, log=log,
-        stdin=prompt_file if agent["prompt_mode"] == "stdin" else None,
-    )  # fmt: skip
+    if ended >= 0:
+        status, code = "passed" if ended == 0 else "failed", ended
+        say(run, task.name, "agent had ended")
+    else:
+        status, code = run_agent(run, task, folder, prompt, log)
     result["exit_code"] = code
     word = "timed_out" if status == "timed-out" else "exited"
     event(run, word, "agent", task=task, status=status, exit_code=code)
@@ -1493,6 +1617,54 @@ def work(run: Run, task: Task, folder: str, again: bool) -> None:
     if status == "failed":
         raise StepError(status, f"the agent ended with exit code {code}")
     judge(run, task, folder)
+
+
+def after_setup(run: Run, task: Task, folder: str) -> tuple[set[str], int]:
+    """What set-up left uncommitted, and when it was done, by the clock of files.
+
+    It is kept for a try that has to go on after the agent was started.
+    """
+    if not task.plan["setup"]:
+        return set(), 0
+    path = os.path.join(folder, ".setup")
+    kept = read(path)
+    if kept is not None:
+        return set(kept["lines"]), kept["stamp"]
+    lines = {line for line, _ in look(run, task)[2]}
+    done = stamp = file_clock(folder)
+    while stamp == done:
+        time.sleep(0.001)
+        stamp = file_clock(folder)
+    # A byte that is no text comes back from JSON as it went in.
+    write(path, json.dumps({"lines": sorted(lines), "stamp": stamp}))
+    return lines, stamp
+
+
+def run_agent(run: Run, task: Task, folder: str, prompt: str, log: str) -> tuple[str, int | None]:
+    """Run a task's agent to its end: as run_logged. Raises StepError when it is not there."""
+    agent = task.plan["agent"]
+    prompt_file = os.path.join(folder, "prompt.md")
+    say(run, task.name, "agent started")
+    event(run, "started", "agent", task=task)
+    for name in (".agent-started", ".agent-exit"):
+        unlink(os.path.join(folder, name))
+    save_task(run, task)
+    place = Place(run, "agent", task.folder, task.worktree, task.values, task)
+    env = place.environment() | {k: fill(v, task.values) for k, v in agent["env"].items()}
+    argv = agent_argv(run, task, prompt, prompt_file)
+    missing = missing_program(argv[0], task.worktree, env.get("PATH", ""))
+    if missing:
+        raise StepError("failed", f"cannot run {argv[0]!r}: {missing}")
+    mark_log(log)
+    status, code = run_logged(
+        run, ["sh", "-c", AGENT_SHELL, folder, *argv], agent["timeout_seconds"], place.mark,
+        cwd=task.worktree, env=env, log=log,
+        stdin=prompt_file if agent["prompt_mode"] == "stdin" else None,
+    )  # fmt: skip
+    if code is None:
+        # Being ended is no end of its own.
+        unlink(os.path.join(folder, ".agent-exit"))
+    return status, code
 
 
 def last_words(log: str) -> str:
@@ -1572,6 +1744,10 @@ def run_steps(run: Run, task: Task, kind: str, folder: str) -> None:
     for number, command in enumerate(task.plan[kind], 1):
         place = Place(run, kind, task.folder, task.worktree, task.values, task)
         step = task.result[kind][number - 1]
+        if step["status"] == "passed":
+            continue
+        if kind == "setup":
+            unlink(os.path.join(folder, ".setup"))
         run_step(place, command, step, os.path.join(folder, f"{kind}-{number:02d}.log"))
         if step["status"] not in ("passed", "skipped"):
             word = step["status"] if step["status"] in ("timed-out", "interrupted") else "failed"
@@ -1745,14 +1921,22 @@ def to_be_run(run: Run, task: Task, no_more: str) -> bool:
             task.result = {**blank_result(task), "status": "skipped", "reason": "left out by ONLY"}
             save_task(run, task)
         return False
-    stands = task.result and (is_well(task) or task.result["agent_started"])
-    if stands and task.name not in run.rerun:
+    if task.name not in run.rerun and stands(run, task):
         return False
     bad = next((other for other in task.after if not is_well(other)), None)
     why = f"it depends on {bad.name}, which is {bad.status}" if bad is not None else no_more
     if why:
         task.result = {**blank_result(task), "reason": why}
     return not why
+
+
+def stands(run: Run, task: Task) -> bool:
+    """Whether a record stands: the task is well, or its agent is not started again unasked."""
+    if not task.result or is_well(task) or not task.result["agent_started"]:
+        return bool(task.result) and is_well(task)
+    if task.status != "interrupted":
+        return True
+    return not task.plan["agent"]["rerun_interrupted"] and agent_end(run, task) is None
 
 
 # --- Finish ---------------------------------------------------------------------------------
@@ -1899,7 +2083,7 @@ def report(run: Run) -> str:
         lines.append(f"| {task.name} | {task.status} | {task.branch} | {count} | {why} |")
     for title, commands in next_commands(run):
         lines += ["", f"## {title}", "", "```bash", *commands, "```"]
-    again = [t.name for t in run.tasks if t.result.get("agent_started") and not is_well(t)]
+    again = [t.name for t in run.tasks if stands(run, t) and not is_well(t)]
     if again:
         lines += [
             "",
@@ -2321,6 +2505,7 @@ def phase_task(run: Run, name: str) -> int:
     if not is_dynamic(run):
         named_tasks(run, name)
     load_run(run)
+    require_same_plan(run, strict=True)
     if run.gate.get("status") != "passed":
         raise RunError(3, f"the gate of {run.id} has not passed", "run the phase `gate` first")
     named = named_tasks(run, name)
@@ -2332,7 +2517,7 @@ def phase_task(run: Run, name: str) -> int:
         if is_well(task) and not again:
             print(f"{task.name}: {task.status} already", flush=True)
             continue
-        if task.result.get("agent_started") and not again:
+        if stands(run, task) and not again:
             raise RunError(3, f"the agent of {task.name} had started already ({task.status})",
                           f"RERUN={task.name} runs it again")  # fmt: skip
         bad = next((other for other in task.after if not is_well(other)), None)
@@ -2362,6 +2547,7 @@ def phase_finish(run: Run) -> int:
     run.whole = True
     claim(run, [f"run {run.id}"])
     load_run(run)
+    require_same_plan(run, strict=True)
     interrupt_dead(run)
     if run.gate.get("status") in (None, "running"):
         run.gate["status"] = "interrupted"

@@ -32,7 +32,7 @@ LC_ALL=C
 plan_sha256='' plan_run_name='' plan_repo=0 plan_base=0 plan_worktree_root=0 plan_max_parallel=2
 plan_on_failure=continue plan_checks=- plan_changelog_file=- plan_setup_minutes=- plan_preflight=-
 plan_backups=- plan_postflight=- plan_rollback=-
-variable_name=() variable_value=() text=() mark=() command=() condition=() agent=() task=()
+plan_part=() variable_name=() variable_value=() text=() mark=() command=() condition=() agent=() task=()
 
 bash_version=${BASH_VERSINFO[0]}
 newline=$'\n'
@@ -530,7 +530,7 @@ take_agent() { # AGENT
     set -- ${agent[$1]}
     a_cli=$1 a_work_dir_arg=$2 a_args=$3 a_prompt_mode=$4 a_prompt_arg=$5 a_log_name=$6 a_ms=$7
     a_limit=$8 a_env=$9
-    a_commit_leftovers=${10} a_allow_no_change=${11}
+    a_commit_leftovers=${10} a_allow_no_change=${11} a_rerun_interrupted=${12}
 }
 
 # Sets t_name and so on.
@@ -1011,6 +1011,22 @@ job_over() { # JOB HOW
     [ "${job_task[$1]}" = - ] || task_over "${job_task[$1]}" "$2"
 }
 
+# Sets `unended` to where an agent would note its end that has not; being ended is no end.
+find_unended() {
+    local number path
+    unended=()
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        path=$run_dir/tasks/${x_name[number]}
+        if [ -e "$path/.agent-started" ] && [ ! -s "$path/.agent-exit" ]; then
+            unended+=("$path/.agent-exit")
+        fi
+    done
+}
+
+forget_ends() {
+    ((!${#unended[@]})) || rm -f -- "${unended[@]}"
+}
+
 # Ends all jobs with everything that they started.
 stop_jobs() {
     local job
@@ -1020,10 +1036,12 @@ stop_jobs() {
         kill -STOP "${job_pid[job]}" 2>/dev/null
         spared+="${job_pid[job]} "
     done
+    find_unended
     # shellcheck disable=SC2086 # pids
     if [ -n "$live_jobs" ] && ! end_tree "AGENT_WORKERS_RUN=$run_dir/" prefix $spared; then
         put_error "could not end the processes $answer"
     fi
+    forget_ends
     spared=' '
     {
         for job in $live_jobs; do
@@ -1351,6 +1369,7 @@ step_json() { # NAME COMMAND_TEXT STATUS CODE SECONDS LOG REASON [ARTIFACT]
     json_optional "$6"
     made+="$newline \"seconds\": ${5:-0},$newline \"log\": $answer,"
     json_optional "$7"
+    # shellcheck disable=SC2089 # a record
     made+="$newline \"reason\": $answer${8:+,$newline \"artifact\": $8}$newline}"
     answer=$made
 }
@@ -1460,7 +1479,7 @@ step_job() { # COMMAND PHASE FOLDER_NAME
     take_command "$1"
     local log=$run_dir/$3/$c_name.log
     mark_log "$log"
-    run_step "$1" "$2" "$run_dir/$3" "$root" "$log" "$run_dir/.started"
+    run_step "$1" "$2" "$run_dir/$3" "$root" "$log" "$run_dir/.gate"
     tell "step|$this_job|$s_status|$s_code|$s_seconds|$s_log|$s_artifact|${s_reason:0:3000}"
     tell "over|$this_job|done"
 }
@@ -1471,7 +1490,7 @@ run_list() { # LIST PHASE FOLDER_NAME SAVE
     local place=0 id name status code seconds log artifact reason path clear
     listed "$1"
     for id in $answer; do
-        if [ "${h_status[place]}" != passed ] || [ "$2" != postflight ]; then
+        if [ "${h_status[place]}" != passed ]; then
             command_clear "$id"
             clear=$answer name=$c_name
             [ -d "$run_dir/$3" ] || mkdir -p -- "$run_dir/$3" || records_failed "$run_dir/$3"
@@ -1544,6 +1563,22 @@ new_list() { # LIST
     done
 }
 
+# Fills them with the steps of a list; those that passed before and are not lost stay.
+kept_list() { # LIST LOST OLD_STEP...
+    local old place lost=" $2"
+    new_list "$1"
+    shift 2
+    for old; do
+        json_get "$old" status
+        [ "$answer" = passed ] || continue
+        json_get "$old" name
+        case $lost in *" $answer "*) continue ;; esac
+        for ((place = 0; place < ${#h_name[@]}; place++)); do
+            [ "${h_name[place]}" != "$answer" ] || { h_json[place]=$old && h_status[place]=passed; }
+        done
+    done
+}
+
 # Fills h_json, h_name and h_status from a list of steps in a record.
 read_list() { # RECORD KEY
     local line one='' IFS=$newline
@@ -1593,6 +1628,9 @@ read_settings() {
     case $dry_run in '' | 0) is_dry=0 ;; *) is_dry=1 ;; esac
     case $resume in '' | 0) is_resumed=0 ;; *) is_resumed=1 ;; esac
     max_parallel=$plan_max_parallel
+    printf -v part_lines '%s\n' ${plan_part[@]+"${plan_part[@]}"}
+    part_lines=${part_lines%"$newline"}
+    between_parts="\",$newline  \""
     case $given_max_parallel in
     '') ;;
     [!1-9]* | *[!0-9]* | ?????*)
@@ -1937,7 +1975,8 @@ save_gate() {
     made="{$newline \"schema\": 1,$newline \"status\": \"$gate_status\",$newline \"reason\": $answer,"
     made+="$newline \"started_at\": \"$gate_started\","
     json_optional "$gate_ended"
-    made+="$newline \"ended_at\": $answer,"
+    made+="$newline \"ended_at\": $answer,$newline \"plan_sha256\": \"$plan_sha256\","
+    made+="$newline \"parts\": [$newline  \"${part_lines//"$newline"/$between_parts}\"$newline ],"
     json_list 1 ${preflight_json[@]+"${preflight_json[@]}"}
     made+="$newline \"preflight\": $answer,"
     json_list 1 ${backup_json[@]+"${backup_json[@]}"}
@@ -2165,6 +2204,7 @@ claim_run() {
 
 new_run_state() {
     gate_status='' gate_reason='' gate_started='' gate_ended='' run_status=running run_code=''
+    started_parts='' done_parts=$newline
     base_commit='' integration='' run_ended='' preflight_json=() backup_json=() postflight_json=()
     postflight_status=() passed_backups=''
     clock
@@ -2179,17 +2219,22 @@ enter() {
         ((is_resumed)) || die 3 "there is a run '$run_id' already" \
             "go on with it by RESUME=1, or give another RUN_ID"
         load_run
+        require_same_plan 0
         choose 0
         open_events
         interrupt_dead
         check_dependencies || die 3 "$why" "$hint"
         run_status=running run_code='' run_ended=''
         begin_run resumed '{}'
+        if [ "$gate_status" = passed ] && [ "$started_parts" != "$part_lines" ]; then
+            write_plan || die 1 "the plan cannot be recorded in $run_dir"
+            save_gate
+        fi
         return
     fi
     ((!is_resumed)) || die 2 "there is no run '$run_id' to go on with" "check RUN_ID and LOG_ROOT"
     exclude_runs
-    mkdir -p -- "$run_dir" || die 1 "cannot make $run_dir"
+    if ! mkdir -p -- "$run_dir" || ! : >"$run_dir/.started"; then die 1 "cannot make $run_dir"; fi
     open_events
     begin_run started "{\"base\": \"$base_now\"}"
 }
@@ -2216,27 +2261,31 @@ exclude_runs() {
 
 # Preflight, base, items, backups. Fails with `why` and `hint` when the gate refuses.
 run_gate() {
-    local place
+    local place lost had_passed=0
+    find_lost
     if [ "$gate_status" = passed ]; then
-        say gate "passed already"
-        return 0
+        had_passed=1
+        if [ -z "$lost" ]; then
+            say gate "passed already"
+            return 0
+        fi
     fi
     use_no_task
     clock
     at "$now"
     gate_status=running gate_reason='' gate_started=$answer gate_ended='' passed_backups='' hint=''
-    { : >"$run_dir/.started"; } 2>/dev/null || records_failed "$run_dir/.started"
-    new_list "$plan_backups"
+    { : >"$run_dir/.gate"; } 2>/dev/null || records_failed "$run_dir/.gate"
+    kept_list "$plan_backups" "$lost" ${backup_json[@]+"${backup_json[@]}"}
     backup_json=(${h_json[@]+"${h_json[@]}"})
     new_list "$plan_postflight"
     postflight_json=(${h_json[@]+"${h_json[@]}"})
-    new_list "$plan_preflight"
+    kept_list "$plan_preflight" '' ${preflight_json[@]+"${preflight_json[@]}"}
     preflight_json=(${h_json[@]+"${h_json[@]}"})
     run_event started gate - '{}'
     save_gate
     gate_steps
     place=$?
-    rm -f -- "$run_dir/.started"
+    rm -f -- "$run_dir/.gate"
     use_no_task
     clock
     at "$now"
@@ -2262,24 +2311,43 @@ run_gate() {
 gate_steps() {
     local place
     why='' hint=''
-    new_list "$plan_preflight"
-    run_list "$plan_preflight" preflight preflight save_preflight || return 1
-    fill "$plan_base"
-    if ! commit_of "$answer"; then
-        why="the base is no commit of this repository any more"
-        return 1
+    if ((!had_passed)); then
+        kept_list "$plan_preflight" '' ${preflight_json[@]+"${preflight_json[@]}"}
+        run_list "$plan_preflight" preflight preflight save_preflight || return 1
+        fill "$plan_base"
+        if ! commit_of "$answer"; then
+            why="the base is no commit of this repository any more"
+            return 1
+        fi
+        base_commit=$answer
+        integration=$(git_plain -C "$root" symbolic-ref --quiet HEAD)
+        expand_at_gate || return 1
     fi
-    base_commit=$answer
-    integration=$(git_plain -C "$root" symbolic-ref --quiet HEAD)
-    expand_at_gate || return 1
     use_no_task
-    new_list "$plan_backups"
+    kept_list "$plan_backups" '' ${backup_json[@]+"${backup_json[@]}"}
     run_list "$plan_backups" backup backups save_backups || return 1
     remember_backups
     write_plan || {
         why="the plan cannot be recorded in $run_dir"
         return 1
     }
+}
+
+# Sets `lost` to the backups that passed and whose artifact is gone, or is older than the run.
+find_lost() {
+    local id path
+    lost=''
+    use_no_task
+    listed "$plan_backups"
+    for id in $answer; do
+        take_command "$id"
+        case " $passed_backups" in *" $c_name "*) ;; *) continue ;; esac
+        [ "$c_artifact" != - ] || continue
+        fill "$c_artifact"
+        path=$answer
+        [ "${path:0:1}" = / ] || path=$root/$path
+        if [ ! -s "$path" ] || [ "$run_dir/.started" -nt "$path" ]; then lost+="$c_name "; fi
+    done
 }
 
 remember_backups() {
@@ -2530,6 +2598,58 @@ text_or_null() { # TEXT|-
     json_string "$answer"
 }
 
+# Notes which of the steps that were just read have had their turn.
+note_done() { # KIND
+    local place
+    for ((place = 0; place < ${#h_name[@]}; place++)); do
+        case $1:$gate_status:${h_status[place]} in
+        *:passed | preflight:passed:skipped | backups:passed:skipped)
+            done_parts+="$1 ${h_name[place]}$newline"
+            ;;
+        esac
+    done
+}
+
+# Sets `changed` to what in the plan differs from what this run was started with and has had its
+# turn.
+find_changes() {
+    local line name number before='' after=''
+    changed='' done_parts+="settings -$newline"
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        if ((x_agent_started[number])) || is_well "$number"; then
+            use_task "$number"
+            done_parts+="tasks ${text[t_name]}$newline"
+        fi
+    done
+    local IFS=$newline
+    for line in $started_parts $part_lines; do
+        name=${line% *}
+        # The same on both sides, or not had its turn.
+        case $newline$started_parts$newline in *"$newline$line$newline"*)
+            case $newline$part_lines$newline in *"$newline$line$newline"*) continue ;; esac
+            ;;
+        esac
+        case $done_parts in *"$newline$name$newline"*) ;; *) continue ;; esac
+        case ", $changed, " in *", ${name% -}, "*) ;; *) changed+="${changed:+, }${name% -}" ;; esac
+    done
+    # The gate has recorded the tasks by their places.
+    [ "$gate_status" = passed ] || return 0
+    for line in $started_parts; do case $line in "tasks "*) before+="${line% *}$newline" ;; esac done
+    for line in $part_lines; do case $line in "tasks "*) after+="${line% *}$newline" ;; esac done
+    [ "$before" = "$after" ] || changed="the list of tasks${changed:+, $changed}"
+}
+
+# Demands the plan that the run was started with; unless strict, steps and tasks that have not had
+# their turn may differ.
+require_same_plan() { # STRICT
+    [ -n "$started_parts" ] && [ "$started_parts" != "$part_lines" ] || return 0
+    find_changes
+    if [ -n "$changed" ] || (($1)); then
+        die 3 "the plan has changed since this run was started${changed:+: $changed}" \
+            "render the plan as it was, go on with RESUME=1 if only later steps changed, or start a new run"
+    fi
+}
+
 # Takes up what is recorded of the run: gate, plan, tasks, manifest.
 load_run() {
     local before behind manifest kept line number=-1 row='' name='' base='' place
@@ -2545,10 +2665,16 @@ load_run() {
         gate_started=$answer
         json_get "$manifest" ended_at
         gate_ended=$answer
+        json_raw "$manifest" parts
+        started_parts=${answer#"[$newline  \""}
+        started_parts=${started_parts%"\"$newline ]"}
+        started_parts=${started_parts//"$between_parts"/$newline}
         read_list "$manifest" preflight
         preflight_json=(${h_json[@]+"${h_json[@]}"})
+        note_done preflight
         read_list "$manifest" backups
         backup_json=(${h_json[@]+"${h_json[@]}"})
+        note_done backups
         remember_backups
     fi
     if read_record "$run_dir/manifest.json"; then
@@ -2568,14 +2694,12 @@ load_run() {
         read_list "$manifest" postflight
         postflight_json=(${h_json[@]+"${h_json[@]}"})
         postflight_status=(${h_status[@]+"${h_status[@]}"})
+        note_done postflight
     fi
     name_rows
     items_of=() items_known=()
     if read_record "$run_dir/plan.json"; then
         kept=$answer
-        json_get "$kept" plan_sha256
-        [ "$answer" = "$plan_sha256" ] || die 3 "the plan has changed since this run was started" \
-            "render the plan as it was, or start a new run"
         json_get "$kept" base_commit
         base_commit=$answer
         json_get "$kept" integration_branch
@@ -2603,16 +2727,22 @@ load_run() {
                 items_of[row]=${items_of[row]-}$answer$newline
                 items_known[row]=1
                 ;;
+            '   "name": '*)
+                name=${line#'   "name": "'}
+                name=${name%\",}
+                ;;
             '   "base": '*)
                 base=${line#'   "base": "'}
-                recorded_bases+=("${base%\",}")
+                recorded_bases+=("$name ${base%\",}")
                 ;;
             esac
         done
         IFS=$' \t\n'
         expand || die 1 "$why"
         for ((place = 0; place < ${#x_row[@]}; place++)); do
-            x_base[place]=${recorded_bases[place]-}
+            x_base[place]=$base_commit
+            line=${recorded_bases[place]-}
+            [ "${line% *}" != "${x_name[place]}" ] || x_base[place]=${line##* }
         done
     else
         expand || die 1 "$why"
@@ -2636,8 +2766,10 @@ interrupt_dead() {
         things+=("task $run_id/${x_name[number]}")
     done
     ((!${#things[@]})) || must_claim "${things[@]}"
+    find_unended
     end_tree "AGENT_WORKERS_RUN=$run_dir/" prefix ||
         die 1 "processes of this run are still alive: $answer" "end them by hand, then run this again"
+    forget_ends
     read_results
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         [ "${x_status[number]}" != running ] || task_interrupted "$number" "the runner was killed"
@@ -2678,10 +2810,10 @@ fail_task() { # STATUS REASON
 
 # The job of a task.
 task_job() { # NUMBER
-    local number=$1 folder=$run_dir/tasks/${x_name[$1]} began word again=0 torn
+    local number=$1 folder=$run_dir/tasks/${x_name[$1]} began word known='' torn
     use_task "$number"
     this_task=${x_name[number]}
-    ((!x_agent_started[number])) && [ ! -e "$folder/result.json" ] && ((!is_resumed)) || again=1
+    ! read_record "$folder/result.json" || known=$answer
     [ -d "$folder" ] || mkdir -p -- "$folder"
     count_events "$folder/events.jsonl"
     exec 5>>"$folder/events.jsonl" || exit 1
@@ -2700,7 +2832,7 @@ task_job() { # NUMBER
     case $verdict in
     0)
         job_event started task - '{}'
-        if do_task "$number" "$folder" "$again"; then :; fi
+        if do_task "$number" "$folder" "$known"; then :; fi
         ;;
     1) r_status=skipped r_reason='its condition does not hold' ;;
     2) r_status=failed r_reason=$why ;;
@@ -2721,6 +2853,7 @@ task_job() { # NUMBER
     job_event "$word" task - "{\"status\": \"$r_status\", \"reason\": $answer}"
     make_record
     if kill -0 "$$" && write_file "$folder/result.json" "$answer$newline"; then
+        rm -f -- "$folder/.agent-started" "$folder/.agent-exit" "$folder/.setup" "$folder/.stamp"
         tell "over|$this_job|done"
     else
         tell "over|$this_job|$write_error"
@@ -2735,9 +2868,30 @@ save_task() { # FOLDER
     tell "record|$this_job|"
 }
 
-# Worktree, setup, agent, changes, verify. Fails with the task's status.
-do_task() { # NUMBER FOLDER AGAIN
-    local number=$1 folder=$2 prompt log word stdin=/dev/null status stamp='' id clear
+# Answers what is known of an agent when its runner was not there any more: its exit code, -1 when
+# it was never started, nothing when it was and nothing says how it ended.
+agent_end() { # NUMBER
+    local folder=$run_dir/tasks/${x_name[$1]}
+    if [ -e "$folder/.agent-started" ]; then
+        read_file "$folder/.agent-exit"
+        case $answer in *[!0-9]*) answer='' ;; esac
+    else
+        answer=-1
+    fi
+}
+
+# Worktree, setup, agent, changes, verify. Fails with the task's status. KNOWN is the record of an
+# earlier try; an agent that ended meanwhile is not started again.
+do_task() { # NUMBER FOLDER KNOWN
+    local number=$1 folder=$2 known=$3 prompt log word status='' stamp='' ended=-1
+    if [ -n "$known" ] && ((x_agent_started[number])); then
+        json_get "$known" status
+        if [ "$answer" = interrupted ] && ! is_in "$number" ${rerun_words[@]+"${rerun_words[@]}"}; then
+            agent_end "$number"
+            ended=${answer:--1}
+        fi
+    fi
+    local id
     for word in setup verify; do
         id=$t_setup
         [ "$word" = setup ] || id=$t_verify
@@ -2748,6 +2902,12 @@ do_task() { # NUMBER FOLDER AGAIN
             r_verify=(${h_json[@]+"${h_json[@]}"})
         fi
     done
+    if [ -n "$known" ] && [ -d "${x_worktree[number]}" ]; then
+        read_list "$known" setup
+        # shellcheck disable=SC2090 # records
+        kept_list "$t_setup" '' ${h_json[@]+"${h_json[@]}"}
+        r_setup=(${h_json[@]+"${h_json[@]}"})
+    fi
     fill "$t_prompt"
     prompt=$answer
     { printf '%s' "$prompt" >"$folder/prompt.md"; } 2>/dev/null ||
@@ -2755,47 +2915,25 @@ do_task() { # NUMBER FOLDER AGAIN
     if [ "$a_prompt_mode" = argument ] && ((${#prompt} > 131071)); then
         fail_task failed "the prompt is too long for an argument; use stdin or file" || return
     fi
-    make_worktree "$number" "$3" || return
-    was_there=$newline
-    if [ "$t_setup" != - ]; then
-        run_task_steps "$number" "$folder" setup || return
-        look "$number" || return
-        was_there=$newline$entries$newline
-        stamp=$folder/.stamp
-        # The clock by which files are dated ticks slowly: what set-up wrote is older than this.
-        { : >"$stamp.old"; } 2>/dev/null || fail_task failed "cannot write to $folder" || return
-        while : >"$stamp" && [ ! "$stamp" -nt "$stamp.old" ]; do sleep 0.005; done 2>/dev/null
-        rm -f -- "$stamp.old"
-    fi
+    make_worktree "$number" "$known" || return
+    run_task_steps "$number" "$folder" setup || return
+    after_setup "$number" "$folder" || return
     fill "$a_log_name"
     r_log=tasks/$this_task/$answer
     log=$folder/$answer
     r_agent_started=true
-    tell "say|$this_job|$this_task|agent started"
-    job_event started agent - '{}'
-    save_task "$folder" || return
-    mark_log "$log"
-    [ "$a_prompt_mode" != stdin ] || stdin=$folder/prompt.md
-    agent_words=()
-    listed "$a_env"
-    for word in $answer; do
-        fill "${word#*:}"
-        agent_words+=("${word%%:*}=$answer")
-    done
-    agent_argv "$number" "$prompt" "$folder/prompt.md"
-    run_program "$a_ms" "$folder" "${x_worktree[number]}" "$stdin" "$log" "${argv[@]}"
-    agent_words=()
-    status=$outcome
-    r_code=$code
+    if ((ended >= 0)); then
+        tell "say|$this_job|$this_task|agent had ended"
+        r_code=$ended status=passed
+        ((ended == 0)) || status=failed
+    else
+        run_agent "$number" "$folder" "$prompt" "$log" || return
+    fi
     word=exited
     [ "$status" != timed-out ] || word=timed_out
-    job_event "$word" agent - "{\"status\": \"$status\", \"exit_code\": ${code:-null}}"
-    if [ "$status" = lost ]; then
-        fail_task failed "$why" || return
-    fi
+    job_event "$word" agent - "{\"status\": \"$status\", \"exit_code\": ${r_code:-null}}"
     collect "$number" "$stamp"
     word=$?
-    [ -z "$stamp" ] || rm -f -- "$stamp"
     ((word == 0)) || [ "$status" != passed ] || return 1
     case $status in
     timed-out)
@@ -2807,6 +2945,72 @@ do_task() { # NUMBER FOLDER AGAIN
     esac
     r_status=running r_reason=''
     judge "$number" "$folder"
+}
+
+# Sets `was_there` to what set-up left uncommitted, and `stamp` to a file of the moment when it was
+# done. Both are kept for a try that has to go on after the agent was started.
+after_setup() { # NUMBER FOLDER
+    was_there=$newline
+    [ "$t_setup" != - ] || return 0
+    stamp=$2/.stamp
+    if [ -e "$stamp" ] && read_file "$2/.setup"; then
+        was_there=$newline$answer$newline
+        return 0
+    fi
+    look "$1" || return
+    was_there=$newline$entries$newline
+    # The clock by which files are dated ticks slowly: what set-up wrote is older than this.
+    { : >"$stamp.old"; } 2>/dev/null || fail_task failed "cannot write to $2" || return
+    while : >"$stamp" && [ ! "$stamp" -nt "$stamp.old" ]; do sleep 0.005; done 2>/dev/null
+    rm -f -- "$stamp.old"
+    write_file "$2/.setup" "$entries$newline" || fail_task failed "cannot write to $2"
+}
+
+# Runs an agent and notes that it was started and how it ended, also when the runner is gone by
+# then. What the shell itself would say does not get into the agent's log.
+# shellcheck disable=SC2016 # another shell's
+agent_shell='trap '"'exit 143'"' TERM INT HUP
+exec 3>&2 2>/dev/null
+(umask 077 && : >"$0/.agent-started") || exit 126
+(exec "$@" 2>&3 3>&-)
+code=$?
+(umask 077 && echo "$code" >"$0/.agent-exit")
+exit "$code"
+'
+
+# Runs a task's agent to its end. Sets `status` and r_code.
+run_agent() { # NUMBER FOLDER PROMPT LOG
+    local number=$1 folder=$2 log=$4 word stdin=/dev/null path=$PATH
+    tell "say|$this_job|$this_task|agent started"
+    job_event started agent - '{}'
+    if [ -e "$folder/.agent-started" ]; then rm -f -- "$folder/.agent-started" "$folder/.agent-exit"; fi
+    save_task "$folder" || return
+    [ "$a_prompt_mode" != stdin ] || stdin=$folder/prompt.md
+    agent_words=()
+    listed "$a_env"
+    for word in $answer; do
+        fill "${word#*:}"
+        agent_words+=("${word%%:*}=$answer")
+        [ "${word%%:*}" != PATH ] || path=$answer
+    done
+    agent_argv "$number" "$3" "$folder/prompt.md"
+    if ! PATH=$path is_program "${x_worktree[number]}" "${argv[0]}"; then
+        agent_words=()
+        fail_task failed "cannot run '${argv[0]}': $why"
+        return
+    fi
+    mark_log "$log"
+    run_program "$a_ms" "$folder" "${x_worktree[number]}" "$stdin" "$log" \
+        sh -c "$agent_shell" "$folder" "${argv[@]}"
+    agent_words=()
+    status=$outcome
+    r_code=$code
+    if [ "$status" = lost ]; then
+        fail_task failed "$why"
+        return
+    fi
+    # Being ended is no end of its own.
+    [ -n "$code" ] || rm -f -- "$folder/.agent-exit"
 }
 
 # Answers the last line of a log that says something, without control sequences, shortened.
@@ -2823,9 +3027,9 @@ last_line() { # LOG
 }
 
 # Makes a task's worktree, or takes the one that an earlier try of it left.
-make_worktree() { # NUMBER AGAIN
-    local tree=${x_worktree[$1]} again=$2 admin=''
-    if ((again)) && [ -d "$tree" ]; then
+make_worktree() { # NUMBER KNOWN
+    local tree=${x_worktree[$1]} admin=''
+    if [ -n "$2" ] && [ -d "$tree" ]; then
         look "$1" || return
         [ "$branch" = "${x_branch[$1]}" ] ||
             fail_task failed "the worktree $tree is not on ${x_branch[$1]}" || return
@@ -2838,15 +3042,15 @@ make_worktree() { # NUMBER AGAIN
     fi
     [ -d "$worktree_root" ] || mkdir -p -- "$worktree_root"
     [ -d "$common/agent-workers/locks" ] || mkdir -p -- "$common/agent-workers/locks"
-    add_worktree "$1" "$again" && check_out "$1"
+    add_worktree "$1" "$2" && check_out "$1"
 }
 
 # Makes the branch and the worktree, without its files.
-add_worktree() { # NUMBER AGAIN
+add_worktree() { # NUMBER KNOWN
     local tree=${x_worktree[$1]} name=${x_branch[$1]} base=${x_base[$1]} message there=0
     ((x_free[$1])) || ! git_plain -C "$root" rev-parse --verify --quiet "refs/heads/$name" >/dev/null ||
         there=1
-    if ((there && !$2)); then
+    if ((there)) && [ -z "$2" ]; then
         fail_task failed "the branch '$name' exists already" || return
     elif ((!there)) && { [ -e "$tree" ] || [ -L "$tree" ]; }; then
         fail_task failed "the worktree $tree exists already" || return
@@ -2889,6 +3093,14 @@ run_task_steps() { # NUMBER FOLDER setup|verify
     [ "$kind" = setup ] || list=$t_verify
     listed "$list"
     for id in $answer; do
+        if [ "$kind" = setup ]; then
+            json_get "${r_setup[place]}" status
+            if [ "$answer" = passed ]; then
+                place=$((place + 1))
+                continue
+            fi
+            [ ! -e "$2/.setup" ] || rm -f -- "$2/.setup"
+        fi
         command_clear "$id"
         clear=$answer name=$c_name
         printf -v log '%s/%s-%02d.log' "$2" "$kind" $((place + 1))
@@ -3181,6 +3393,17 @@ begin_task() { # NUMBER
 }
 
 # Whether a task is started now; if not, its record says why, or stands as it was.
+# Whether a task's record stands: it is well, or its agent is not started again unasked.
+stands() { # NUMBER
+    is_well "$1" && return 0
+    ((x_agent_started[$1])) || return 1
+    [ "${x_status[$1]}" = interrupted ] || return 0
+    use_task "$1"
+    ((!a_rerun_interrupted)) || return 1
+    agent_end "$1"
+    [ -z "$answer" ]
+}
+
 is_to_be_run() { # NUMBER
     local other reason=''
     if ((!x_chosen[$1])); then
@@ -3192,10 +3415,7 @@ is_to_be_run() { # NUMBER
         fi
         return 1
     fi
-    if [ -e "$run_dir/tasks/${x_name[$1]}/result.json" ] &&
-        ! is_in "$1" ${rerun_words[@]+"${rerun_words[@]}"}; then
-        ! is_well "$1" && ((!x_agent_started[$1])) || return 1
-    fi
+    if ! is_in "$1" ${rerun_words[@]+"${rerun_words[@]}"} && stands "$1"; then return 1; fi
     for other in ${x_after[$1]}; do
         is_well "$other" && continue
         reason="it depends on ${x_name[other]}, which is ${x_status[other]}"
@@ -3423,7 +3643,7 @@ next_commands() {
     quote_word "$root"
     at_root="git -C $answer"
     for ((number = 0; number < ${#x_row[@]}; number++)); do
-        if ((x_agent_started[number])) && ! is_well "$number"; then
+        if stands "$number" && ! is_well "$number"; then
             again+="${again:+,}${x_name[number]}"
         fi
         [ -n "${x_head[number]}" ] || [ -d "${x_worktree[number]}" ] || continue
@@ -3803,6 +4023,7 @@ phase_task() { # NAME
     list_names
     ((is_dynamic)) || require_task "$name"
     load_run
+    require_same_plan 1
     [ "$gate_status" = passed ] ||
         die 3 "the gate of $run_id has not passed" "run the phase \`gate\` first"
     require_task "$name"
@@ -3817,7 +4038,7 @@ phase_task() { # NAME
                 printf '%s: %s already\n' "${x_name[number]}" "${x_status[number]}"
                 continue
             fi
-            ((!x_agent_started[number])) ||
+            ! stands "$number" ||
                 die 3 "the agent of ${x_name[number]} had started already (${x_status[number]})" \
                     "RERUN=${x_name[number]} runs it again"
         fi
@@ -3851,6 +4072,7 @@ phase_finish() {
     whole=1
     must_claim "run $run_id"
     load_run
+    require_same_plan 1
     export_values
     choose 1
     open_events
