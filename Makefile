@@ -19,7 +19,7 @@ UV := sh tools/uv.sh
 RUN := $(UV) run --frozen
 
 .NOTPARALLEL:
-.PHONY: help demo bench test validate lint style types compile shell skill lock clean need need-python
+.PHONY: help demo bench fire test validate lint style types compile shell skill lock clean need need-python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,10 @@ bench: need ## time the commands beside their floors (needs no uv); ARGS="--quic
 
 test: need ## run the tests; ARGS="-k spawn" chooses some
 	@$(RUN) pytest $(ARGS)
+
+fire: need ## kill the runners before each of their steps (takes some ten minutes)
+	@for language in python bash; do \
+	PYTHONPATH=scripts:tests $(RUN) python tests/runner_fire.py $$language 1 1 || exit 1; done
 
 validate: need lock lint test skill ## everything that must pass: lint, tests, the skill's format
 

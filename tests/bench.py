@@ -70,6 +70,26 @@ STATUSES = (
     "xargs -P 2 -I {} git --no-optional-locks -C {} status --porcelain >/dev/null"
 )
 CAPTURE = 'tmux -L ours capture-pane -p -t "=$1:" >/dev/null'
+# A task by hand: $1 name, $2 the trees, $3 the agent, $4 the base.
+TASK = (
+    'git worktree add -q -b "$1" "$2/$1" "$4" 2>/dev/null && cd "$2/$1" && "$3" >"$2/$1.log" && '
+    'git status --porcelain >/dev/null && git diff --name-only "$4" HEAD >/dev/null && '
+    "git rev-parse HEAD >/dev/null"
+)
+TASKS = f"""trees=$1; agent=$2; base=$(git rev-parse HEAD); shift 2; mkdir -p "$trees"
+printf '%s\\n' "$@" | xargs -P 2 -I {{}} sh -c '{TASK}' sh {{}} "$trees" "$agent" "$base"
+"""
+PARALLEL = TASKS.replace("xargs -P 2 -I {}", "parallel --will-cite -j 2").replace(
+    f"sh -c '{TASK}' sh {{}}", "sh {script} {}"
+)
+WORKING = "#!/bin/sh\necho x >new.txt\n"
+STAMPING = '#!/bin/sh\ndate +%s%N >>"$STAMPS"\nexit 1\n'
+PEAK_OF_CHILD = """
+import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)
+sys.exit(code)
+"""
 REMOVE_ALL = (
     'trees=$1; shift; for n; do git worktree remove "$trees/$n" && git branch -q -D "$n"; done'
 )
@@ -220,6 +240,7 @@ class Bench:
         }
         self.write("gitconfig", GIT_CONFIG)
         agents = {"sleeper": SLEEPER, "ender": ENDER, "listener": LISTENER, "stubborn": STUBBORN}
+        agents |= {"working": WORKING, "stamping": STAMPING}
         for name, text in agents.items():
             os.chmod(self.write(name, text), 0o755)
         real = shutil.which("tmux") or "tmux"
@@ -407,7 +428,7 @@ class Bench:
 
     def add(
         self, name: str, files: int, target: Target | None, floors: list[Cost], ours: list[Cost],
-        starts: list[Cost] | None = None, note: str = "",
+        starts: list[Cost] | None = None, note: str = "", cpu_target: Target | None = None,
     ) -> None:  # fmt: skip
         """Note one row of the table, and print it."""
         floor, mine = median(floors) if floors else Cost(0, 0), median(ours)
@@ -425,7 +446,10 @@ class Bench:
             row["ratio"] = found._asdict()
             ratio = f"{found.wall:.2f}/{found.cpu:.2f}"
         if target is not None:
-            allowed = Cost(*(target.allowed(f, s) for f, s in zip(floor, start, strict=True)))
+            other = cpu_target or target
+            allowed = Cost(
+                target.allowed(floor.wall, start.wall), other.allowed(floor.cpu, start.cpu)
+            )
             row["allowed"] = allowed._asdict()
             good = Cost(mine.wall <= allowed.wall, mine.cpu <= allowed.cpu)
             row["met"] = good._asdict()
@@ -796,6 +820,97 @@ class Bench:
                     ours.append(self.ours(pair, "stop", *names))
             self.add(f"{what} (floor: stop one)", 50, Target(1.5, 0, 0), one, ours)
 
+    # --- Runners ---
+
+    def render(self, language: str, names: list[str], agent: str, **fields: Any) -> str:
+        """A runner of a plan with these tasks."""
+        self.count += 1
+        tasks = [{"name": name, "prompt": "Do it.\n"} for name in names]
+        plan = {
+            "run_name": "bench",
+            "agent": {"cli": self.program(agent)},
+            "tasks": tasks,
+            **fields,
+        }
+        path = os.path.join(self.root, f"runner-{self.count}")
+        config = self.write(f"plan-{self.count}.json", json.dumps(plan))
+        script = os.path.join(SCRIPTS, "render_worker_loop.py")
+        words = ["--config", config, "--language", language, "--output", path]
+        self.do([sys.executable, script, *words], self.root)
+        return path
+
+    def parallel(self, pair: Pair, names: list[str]) -> Cost | None:
+        """The same tasks under GNU parallel; None where there is none."""
+        if shutil.which("parallel") is None:
+            return None
+        script = self.write(f"task-{os.path.basename(pair.folder)}", TASK)
+        words = [pair.floor + ".worktrees", self.program("working"), *names]
+        return self.shell(pair.floor, PARALLEL.replace("{script}", script), *words)
+
+    def runner(self, count: int, rounds: int) -> None:
+        """A run of many tasks, two at a time, beside xargs and GNU parallel."""
+        names = [f"t{number}" for number in range(count)]
+        ours: dict[str, list[Cost]] = {"python": [], "bash": []}
+        floors: list[Cost] = []
+        peers: list[Cost] = []
+        for _ in range(rounds):
+            with self.pair(50) as pair:
+                words = [pair.floor + ".worktrees", self.program("working"), *names]
+                floors.append(self.shell(pair.floor, TASKS, *words))
+            with self.pair(50) as pair:
+                peer = self.parallel(pair, names)
+                peers += [peer] if peer else []
+            for language, costs in ours.items():
+                with self.pair(50) as pair:
+                    costs.append(self.timed([self.render(language, names, "working")], pair.ours))
+        limits = {
+            "python": (Target(1.2, 0, 0), Target(1.15, 0, 0)), "bash": (Target(1.6, 0, 0),) * 2
+        }  # fmt: skip
+        for language, costs in ours.items():
+            target, cpu = limits[language]
+            name = f"{language} runner, {count} tasks"
+            self.add(name, 50, target, floors, costs, cpu_target=cpu)
+        if peers:
+            self.add(f"GNU parallel, {count} tasks", 50, None, floors, peers)
+        else:
+            self.fact("GNU parallel is not on this machine: not compared")
+
+    def runner_facts(self, large: int) -> None:
+        """No task is lost, the memory stays flat, the first task starts at once."""
+        for language in ("python", "bash"):
+            for at_once in (8, 32):
+                with self.pair(50) as pair:
+                    names = [f"t{number}" for number in range(2 * at_once)]
+                    runner = self.render(language, names, "working", max_parallel=at_once)
+                    self.do([runner], pair.ours)
+                    made = self.do(["git", "branch", "--list", "t*"], pair.ours).split()
+                    found = "none lost" if len(set(made) & set(names)) == len(names) else "LOST"
+                    self.fact(f"{language} runner, {at_once} at once, {len(names)} tasks: {found}")
+            peaks: list[float] = []
+            firsts: list[float] = []
+            for count in (1, large):
+                names = [f"t{number}" for number in range(count)]
+                with self.pair(50) as pair:
+                    few = names[:40]
+                    runner = self.render(language, few, "working")
+                    out = self.do([*PYTHON, "-c", PEAK_OF_CHILD, runner], pair.ours)
+                    peaks.append(float(out))
+                with self.pair(50) as pair:
+                    self.env["STAMPS"] = stamps = os.path.join(self.root, f"stamps-{self.count}")
+                    runner = self.render(language, names, "stamping", on_failure="stop")
+                    began = time.time_ns()
+                    self.run([runner], pair.ours)
+                    with open(stamps, encoding="utf-8") as file:
+                        firsts.append((int(file.readline()) - began) / 1e6)
+            self.fact(
+                f"{language} runner, peak memory with 1 and {min(large, 40)} tasks: "
+                f"{peaks[0]:.1f} and {peaks[1]:.1f} MB"
+            )
+            self.fact(
+                f"{language} runner, first agent of a plan of 1 and of {large} tasks after "
+                f"{firsts[0]:.0f} and {firsts[1]:.0f} ms"
+            )
+
 
 def terminated(*_: object) -> None:
     """Leave, cleaning up on the way."""
@@ -835,6 +950,8 @@ def main() -> int:
         ("growth", lambda: bench.growth([50, 150] if quick else [50, 200, 500], 3 if quick else 9)),
         ("stop", lambda: bench.stop_many(1 if quick else 5)),
         ("calls", lambda: bench.calls_by_workers((2, 12) if quick else (2, 40))),
+        ("runner", lambda: bench.runner(10 if quick else 50, 1 if quick else 5)),
+        ("runner facts", lambda: bench.runner_facts(100 if quick else 1000)),
     ]
     began = time.monotonic()
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"

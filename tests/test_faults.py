@@ -1,4 +1,4 @@
-"""Every verb that changes something, killed at each of its steps, and called again."""
+"""Verbs and runners, killed at their steps, and called again."""
 
 from __future__ import annotations
 
@@ -26,6 +26,23 @@ def test_killed_at_any_step_nothing_is_lost_or_doubled(verb: str, part: int) -> 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     assert int(done.stdout) >= LEAST[verb] // PARTS[verb]
+
+
+# How many steps a runner has at least, and how many of them are left out between two kills:
+# `make fire` leaves out none.
+RUNNER_STEPS = {"python": (300, 15), "bash": (90, 7)}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("language", sorted(RUNNER_STEPS))
+def test_a_killed_runner_goes_on_and_starts_no_agent_twice(language: str) -> None:
+    least, apart = RUNNER_STEPS[language]
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM.with_name("runner_fire.py")), language, "3", str(apart)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert int(done.stdout) >= least
 
 
 @pytest.mark.timeout(300)

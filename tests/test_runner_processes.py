@@ -299,6 +299,45 @@ def test_a_runner_that_was_killed_is_found_interrupted(runner: Runner) -> None:
     assert claims(runner) == []
 
 
+def test_an_agent_that_ended_meanwhile_is_not_started_again(runner: Runner) -> None:
+    """Its runner was killed: one agent ends well, one ill, one is ended by the resumed run."""
+    root = runner.world.root
+    wait = hold(root / "go")
+    runner.plan(
+        *(task(name, f"echo {name} >> {root}/ran\n{flag(root / name)}{wait}{end}",
+               setup=["echo x > made.txt; echo s >> $RUN_DIR/setups"], verify=["true"])
+          for name, end in (("well", COMMIT), ("ill", f"{CHANGE}exit 3\n"))),
+        task("long", f"echo long >> {root}/ran\n{flag(root / 'long')}{hold(root / 'never')}"),
+        task("again", f"echo again >> {root}/ran\n{flag(root / 'again')}"
+             f"[ -e {root}/later ] || sleep 60\n{COMMIT}", agent={"rerun_interrupted": True}),
+        max_parallel=4,
+    )  # fmt: skip
+    process = runner.start()
+    for name in ("well", "ill", "long", "again"):
+        runner.wait_for_file(root / name)
+    process.kill()
+    process.wait()
+    (root / "go").touch()
+    for name in ("well", "ill"):
+        runner.wait_for_file(runner.folder / "tasks" / name / ".agent-exit")
+    (root / "later").touch()
+    runner.ends(1, RESUME="1")
+    assert runner.statuses() == {
+        "well": "passed", "ill": "failed", "long": "interrupted", "again": "passed"
+    }  # fmt: skip
+    rows = runner.tasks()
+    assert rows["ill"]["exit_code"] == 3
+    assert rows["well"]["files_changed"] == ["made.txt", "well.txt"]
+    assert sorted((root / "ran").read_text().split()) == ["again", "again", "ill", "long", "well"]
+    assert (runner.folder / "setups").read_text() == "s\ns\n"
+    report = runner.log("REPORT.md").decode()
+    assert "RERUN=ill,long" in report
+    assert not list(runner.folder.glob("tasks/well/.*"))
+    runner.ends(1, RESUME="1", RERUN="ill")
+    assert (root / "ran").read_text().split().count("ill") == 2
+    assert (root / "ran").read_text().split().count("long") == 1
+
+
 def test_records_stay_valid_when_the_runner_is_killed_at_any_moment(runner: Runner) -> None:
     """C20: and the run can be resumed to an end."""
     for number, seconds in enumerate((0.05, 0.15, 0.3, 0.45)):

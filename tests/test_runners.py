@@ -1004,6 +1004,73 @@ def test_a_gate_that_was_refused_goes_on_where_it_stopped(runner: Runner) -> Non
     assert statuses(runner.manifest["preflight"]) == ["passed", "passed"]
 
 
+def test_a_lost_backup_is_made_again_and_no_other(runner: Runner) -> None:
+    root = runner.world.root
+    backups = [
+        {"name": name, "run": f"echo {name} >> {root}/ran; echo x > {root}/{name}",
+         "artifact": f"{root}/{name}"}
+        for name in ("kept", "gone", "old", "empty")
+    ]  # fmt: skip
+    runner.plan(task("one", f"echo one >> {root}/ran\nexit 1\n"), task("two"), backups=backups)
+    runner.ends(1)
+    (root / "gone").unlink()
+    os.utime(root / "old", (1_000_000_000, 1_000_000_000))
+    (root / "empty").write_text("")
+    first = runner.manifest["backups"]
+    runner.ends(1, RESUME="1")
+    assert (root / "ran").read_text().split() == [
+        *("kept", "gone", "old", "empty", "one"), *("gone", "old", "empty")
+    ]  # fmt: skip
+    assert runner.manifest["backups"][0] == first[0]
+    assert statuses(runner.manifest["backups"]) == ["passed"] * 4
+
+    # One that cannot be made again stops the run before any more is done.
+    (root / "gone").unlink()
+    (root / "gone").mkdir()
+    assert "gone" in runner.ends(3, RESUME="1", RERUN="one").err
+    assert (root / "ran").read_text().split()[-1] == "gone"
+    assert runner.statuses()["one"] == "failed"
+
+
+def test_only_later_steps_of_a_plan_may_change(runner: Runner) -> None:
+    """Exit 3 names what differs and has had its turn; what has not is taken as it is now."""
+    root = runner.world.root
+    plan: dict[str, Any] = {
+        "tasks": [task("one", f"echo 1 >> {root}/ran\n{COMMIT}"),
+                  task("two", setup=[f"test -e {root}/fixed"])],
+        "preflight": [f"echo p >> {root}/ran"], "postflight": ["true"], "rollback": ["true"],
+    }  # fmt: skip
+    runner.plan(**plan)
+    runner.ends(1)
+    changed = {
+        **plan,
+        "postflight": [f"echo after >> {root}/ran"],
+        "rollback": [],
+        "max_parallel": 1,
+    }
+    changed["tasks"] = [plan["tasks"][0], task("two", "echo new > new.txt\n", owns=["new.txt"])]
+    runner.plan(**changed)
+    assert "since this run was started" in runner.refused(3, "task", "two")
+    assert "RESUME=1" in runner.refused(3, "finish")
+    runner.ends(0, RESUME="1")
+    assert (root / "ran").read_text().split() == ["p", "1", "after"]
+    assert runner.tasks()["two"]["files_changed"] == ["new.txt"]
+    assert runner.json("plan.json")["tasks"][1]["owns"] == ["new.txt"]
+    runner.ends(0, "finish")
+
+    for words, fields in (
+        ("preflight preflight-01", {"preflight": ["true"]}),
+        ("postflight postflight-01", {"postflight": ["true"]}),
+        ("settings", {"variables": {"A": "b"}}),
+        ("tasks one", {"tasks": [task("one", "other"), changed["tasks"][1]]}),
+        ("the list of tasks", {"tasks": [*changed["tasks"], task("three")]}),
+    ):
+        runner.plan(**{**changed, **fields})
+        error = runner.refused(3, RESUME="1")
+        assert f"since this run was started: {words}" in error, error
+        runner.ends(0, "status")
+
+
 def test_status_shows_the_newest_run_and_changes_nothing(runner: Runner) -> None:
     runner.plan(task("one"), task("two", "exit 1\n"))
     runner.ends(1, RUN_ID="b-older")

@@ -1355,7 +1355,8 @@ def lost_backups(run: Run) -> set[str]:
             except OSError:
                 lost.add(step["name"])
                 continue
-            if facts.st_mtime_ns < began or facts.st_size == 0:
+            whole = stat.S_ISREG(facts.st_mode) and facts.st_size > 0
+            if facts.st_mtime_ns < began or not whole:
                 lost.add(step["name"])
     return lost
 

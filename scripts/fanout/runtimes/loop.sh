@@ -2346,7 +2346,7 @@ find_lost() {
         fill "$c_artifact"
         path=$answer
         [ "${path:0:1}" = / ] || path=$root/$path
-        if [ ! -s "$path" ] || [ "$run_dir/.started" -nt "$path" ]; then lost+="$c_name "; fi
+        if [ ! -f "$path" ] || [ ! -s "$path" ] || [ "$run_dir/.started" -nt "$path" ]; then lost+="$c_name "; fi
     done
 }
 
@@ -2832,7 +2832,8 @@ task_job() { # NUMBER
     case $verdict in
     0)
         job_event started task - '{}'
-        if do_task "$number" "$folder" "$known"; then :; fi
+        # The record comes before the branch: a branch without one is not this task's.
+        if save_task "$folder" && do_task "$number" "$folder" "$known"; then :; fi
         ;;
     1) r_status=skipped r_reason='its condition does not hold' ;;
     2) r_status=failed r_reason=$why ;;
@@ -2862,6 +2863,8 @@ task_job() { # NUMBER
 
 # Writes the record of a running task; a task whose record cannot be kept does not go on.
 save_task() { # FOLDER
+    # A job whose coordinator is gone has nothing to say any more.
+    kill -0 "$$" 2>/dev/null || exit 1
     make_record
     write_file "$1/result.json" "$answer$newline" ||
         fail_task failed "its record cannot be written: $write_error" || return
@@ -3223,6 +3226,7 @@ collect() { # NUMBER STAMP
     local out id path allowed=() committed=() outside=()
     look "$1" || return
     find_left "$@"
+    kill -0 "$$" 2>/dev/null || exit 1
     if ((${#left[@]} && a_commit_leftovers)) && [ "$branch" = "${x_branch[$1]}" ]; then
         for id in add commit; do
             if [ "$id" = add ]; then set -- "$1" "$2" add --all; else
