@@ -44,7 +44,7 @@ exit codes:
     3  refused by the gate or before anything was changed
     4  something needed is missing
    11  busy, another runner holds the run or a branch
-  130, 143, 129  interrupted by INT, TERM, HUP
+  130, 143, 129, 131  interrupted by INT, TERM, HUP, QUIT
 """
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -54,13 +54,18 @@ LOCATIONS = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"),
     *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_QUARANTINE_PATH"),
     *("GIT_INTERNAL_SUPER_PREFIX", "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE", "TMUX", "TMUX_PANE"),
+    *("GIT_LITERAL_PATHSPECS", "GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS"),
 )
 GIT = (
     *("git", "-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false"),
     *("-c", "core.hooksPath=/dev/null"),
 )
 MARK = "AGENT_WORKERS_RUN"
-INTERRUPTS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+# In a worktree's administrative folder: the folder of the run that made it.
+MAKER = "agent-workers-run"
+INTERRUPTS = {
+    signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGQUIT: 131
+}  # fmt: skip
 GRACE = 3.0
 LOCK_WAIT = 120.0
 ITEM_LIMIT = 10_000
@@ -153,6 +158,9 @@ class Run:
         self.ended_at: str | None = None
         self.whole = False
         self.stopping = False
+        self.cut = False
+        self.ran = False
+        self.finished_at = ""
         self.stopped_by = 0
         self.stop_pipe = os.pipe()
         self.changed = threading.Condition(threading.RLock())
@@ -458,8 +466,8 @@ def run_logged(
 ) -> tuple[str, int | None]:
     """Run a process to its end: `passed`, `failed`, `timed-out` or `interrupted`, and its code.
 
-    When it is over, nothing that it started in its own session is left. Raises StepError when it
-    cannot be started or cannot be ended.
+    When it is over, nothing that it started is left, unless it hid its environment. Raises
+    StepError when it cannot be started or cannot be ended.
     """
     if run.stopping:
         return "interrupted", None
@@ -471,7 +479,7 @@ def run_logged(
     over = wait(run, process, limit)
     if over:
         code = exit_code(process)
-        if not group_lives(process.pid):
+        if not group_lives(process.pid) and not members([], f"{MARK}={mark}", {}, False):
             return "passed" if code == 0 else "failed", code
     left = end_tree([process.pid], f"{MARK}={mark}")
     process.poll()
@@ -555,7 +563,7 @@ def end_tree(roots: list[int], mark: str, *, prefix: bool = False) -> list[int]:
 def members(roots: list[int], mark: str, known: dict[int, str], prefix: bool) -> dict[int, str]:
     """The living processes of a tree, by pid, with their start; `known` are those seen before."""
     found: dict[int, str] = {}
-    everything = processes(mark.encode(), prefix)
+    everything = processes(os.fsencode(mark), prefix)
     for pid, (_, session, started, marked) in everything.items():
         if marked or session in roots or pid in roots or known.get(pid) == started:
             found[pid] = started
@@ -609,18 +617,36 @@ def file_bytes(path: str) -> bytes:
 
 def git(run: Run, cwd: str, *words: str, stdin: bytes | None = None) -> tuple[int, str, str]:
     """Run git: exit code, output, message. It is not in reach of a Ctrl-C: it ends its work."""
-    env = {**run.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    env = {**run.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", MARK: f"{run.folder}/git"}
+    if cwd != run.root and run.root:
+        # In a worktree that has lost its .git, git must not find a repository above it.
+        env["GIT_CEILING_DIRECTORIES"] = os.path.dirname(cwd)
     try:
-        done = subprocess.run(
-            [*GIT, *words], cwd=cwd, env=env, capture_output=True, start_new_session=True,
-            check=False, input=stdin or b"",
+        process = subprocess.Popen(
+            [*GIT, *words], cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
-    except FileNotFoundError:
+    except OSError as error:
         if not os.path.isdir(cwd):
             return 128, "", f"the folder {cwd!r} is not there"
+        if not isinstance(error, FileNotFoundError):
+            raise
         raise RunError(4, "git is not on PATH", "install git 2.39 or newer") from None
-    message = done.stderr.decode("utf-8", "replace").strip()
-    return done.returncode, done.stdout.decode("utf-8", "surrogateescape"), message
+    given: bytes | None = stdin or b""
+    patience = GRACE
+    while True:
+        try:
+            out, err = process.communicate(given, timeout=0.5)
+            break
+        except subprocess.TimeoutExpired:
+            given = None
+            patience -= 0.5 if run.stopping else 0.0
+            if patience < 0:
+                # It hangs, for example in a filter; what it started goes with the run.
+                run.cut = True
+                os.killpg(process.pid, signal.SIGKILL)
+    message = err.decode("utf-8", "replace").strip()
+    return process.returncode, out.decode("utf-8", "surrogateescape"), message
 
 
 # --- Claims ---------------------------------------------------------------------------------
@@ -726,13 +752,15 @@ def hold_worktrees(run: Run) -> int:
     path = os.path.join(folder, "repository.lock")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + LOCK_WAIT
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not run.stopping:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return descriptor
         except OSError:
             time.sleep(0.005)
     os.close(descriptor)
+    if run.stopping:
+        raise StepError("interrupted", "interrupted")
     raise StepError("failed", "another command kept the lock on this repository's worktrees")
 
 
@@ -927,6 +955,9 @@ def locate(run: Run) -> None:
     if code != 0:
         raise RunError(4, f"{fill(plan['repo'], run.values)!r} is no git repository: {message}",
                       "run this where the plan's `repo` counts from")  # fmt: skip
+    place = os.environ.get("LOG_ROOT", "")
+    if text.count("\n") != 2 or "\n" in place:
+        raise RunError(2, "a path with a newline in it is not supported", "rename the folder")
     run.root, run.common = text.rstrip("\n").split("\n")
     if run.id and (RUN_ID.fullmatch(run.id) is None or ".." in run.id):
         raise RunError(
@@ -934,7 +965,6 @@ def locate(run: Run) -> None:
         )
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     name = run.id or f"{plan['run_name']}-{'<time>' if run.dry else stamp}"
-    place = os.environ.get("LOG_ROOT", "")
     run.folder = os.path.join(
         os.path.abspath(place) if place else os.path.join(run.root, ".worker-runs"), name
     )
@@ -1144,10 +1174,14 @@ def load_run(run: Run) -> None:
     run.gate = read(os.path.join(run.folder, "gate.json")) or {}
     manifest = read(os.path.join(run.folder, "manifest.json"))
     if manifest:
+        if manifest["repo"] != run.root:
+            raise RunError(2, f"the run {run.id!r} is one of the repository {manifest['repo']}",
+                          "run this there, or give another LOG_ROOT")  # fmt: skip
         run.started_at, run.integration = manifest["started_at"], manifest["integration_branch"]
         run.base, run.postflight = manifest["base"] or "", manifest["postflight"]
         run.status, run.exit_code = manifest["status"], manifest["exit_code"]
         run.ended_at = manifest["ended_at"]
+        run.finished_at = run.ended_at or ""
     kept = read(os.path.join(run.folder, "plan.json"))
     if kept:
         run.base, run.integration = kept["base_commit"], kept["integration_branch"]
@@ -1268,6 +1302,8 @@ def enter(run: Run, base: str) -> None:
         choose(run, final=False)
         interrupt_dead(run)
         require_dependencies(run)
+        if is_dynamic(run):
+            claim_branches(run)
         run.status, run.exit_code, run.ended_at = "running", None, None
         event(run, "resumed", "run")
         if run.gate.get("parts", run.plan["parts"]) != run.plan["parts"]:
@@ -1468,6 +1504,8 @@ def read_items(run: Run, source: dict[str, Any], number: int) -> list[str]:
                 3, f"for_each {what}: {status}, exit code {code}", f"look at {log}.stderr"
             )
         content = file_bytes(log)
+    if b"\0" in content:
+        raise RunError(3, f"for_each: {what} gives a NUL")
     if len(content) > 10_000_000:
         raise RunError(3, f"for_each: {what} gives more than 10,000,000 bytes")
     lines = [line.removesuffix(b"\r") for line in content.split(b"\n")]
@@ -1523,6 +1561,7 @@ def run_task(run: Run, task: Task) -> None:
     task.result = {**blank_result(task), "status": "running", "started_at": now()}
     task.result["agent_started"] = bool(known.get("agent_started"))
     began = time.monotonic()
+    run.ran = True
     try:
         place = Place(run, "task", task.folder, run.root, task.values, task)
         try:
@@ -1535,6 +1574,8 @@ def run_task(run: Run, task: Task) -> None:
             work(run, task, folder, known)
         except StepError as error:
             task.result["status"], task.result["reason"] = error.status, str(error)
+            if run.cut and error.status == "failed":
+                task.result["status"], task.result["reason"] = "interrupted", "interrupted"
         task.result["ended_at"] = now()
         task.result["seconds"] = round(time.monotonic() - began, 3)
         words = {"timed-out": "timed_out", "interrupted": "stopped", "skipped": "cancelled"}
@@ -1545,6 +1586,9 @@ def run_task(run: Run, task: Task) -> None:
             for name in (".agent-started", ".agent-exit", ".setup"):
                 unlink(os.path.join(folder, name))
     except (OSError, RunError) as error:
+        with run.changed:
+            task.result |= {"status": "failed", "reason": f"its records cannot be kept: {error}"}
+            run.texts.pop(task.name, None)
         failed(run, error)
 
 
@@ -1694,8 +1738,12 @@ def make_worktree(run: Run, task: Task, again: bool) -> None:
         _, branch, _ = look(run, task)
         if branch != task.branch:
             raise StepError("failed", f"the worktree {task.worktree} is not on {task.branch}")
-        admin = file_bytes(os.path.join(task.worktree, ".git")).removeprefix(b"gitdir: ").strip()
-        if not os.path.exists(os.path.join(admin, b"index")):
+        words = ["rev-parse", "--path-format=absolute", "--git-dir"]
+        admin = git(run, task.worktree, *words)[1].rstrip("\n")
+        maker = file_bytes(os.path.join(admin, MAKER)).decode("utf-8", "surrogateescape")
+        if maker not in ("", run.folder):
+            raise StepError("failed", f"the worktree {task.worktree} is one of the run {maker}")
+        if not os.path.exists(os.path.join(admin, "index")):
             # The runner was killed before the files were there.
             check_out(run, task)
         return
@@ -1706,6 +1754,9 @@ def make_worktree(run: Run, task: Task, again: bool) -> None:
             add_worktree(run, task, again)
         finally:
             os.close(lock)
+    text = file_bytes(os.path.join(task.worktree, ".git")).removeprefix(b"gitdir: ").strip()
+    admin = os.path.join(task.worktree, os.fsdecode(text))
+    write(os.path.join(admin, MAKER), run.folder)
     check_out(run, task)
 
 
@@ -1758,6 +1809,7 @@ def run_steps(run: Run, task: Task, kind: str, folder: str) -> None:
 def look(run: Run, task: Task, *only: str) -> tuple[str | None, str, list[tuple[str, str]]]:
     """A worktree's head, branch and uncommitted entries, each as its line and its path."""
     words = ["status", "--porcelain=v2", "--branch", "-z", "--no-renames", "--untracked-files=all"]
+    words.append("--ignore-submodules=none")
     code, text, message = git(run, task.worktree, *words, "--", *only)
     if code != 0:
         raise StepError("failed", f"the worktree cannot be read: {message}")
@@ -1776,7 +1828,8 @@ def look(run: Run, task: Task, *only: str) -> tuple[str | None, str, list[tuple[
 
 def names_changed(run: Run, task: Task, head: str, *only: str) -> list[str]:
     """The files that differ between a task's base and its head."""
-    words = ["diff", "--name-only", "-z", "--no-renames", task.base, head, "--", *only]
+    words = ["diff", "--name-only", "-z", "--no-renames", "--ignore-submodules=none"]
+    words += [task.base, head, "--", *only]
     code, text, message = git(run, task.worktree, *words)
     if code != 0:
         raise StepError("failed", f"git diff failed: {message}")
@@ -1873,6 +1926,9 @@ def run_tasks(run: Run) -> None:
     running: dict[str, threading.Thread] = {}
     over: list[Task] = []
     no_more = ""
+    if run.plan["on_failure"] == "stop":
+        left = [t for t in run.tasks if t.name not in run.rerun and stands(run, t)]
+        no_more = "" if all(map(is_well, left)) else "an earlier task failed"
     while ready or running:
         while ready and len(running) < run.max_parallel:
             task = run.tasks[heapq.heappop(ready)]
@@ -1950,7 +2006,11 @@ def run_finish(run: Run) -> None:
             explain(run, task)
     well = run.gate.get("status") == "passed" and all(is_well_or_left_out(t) for t in run.tasks)
     commands = run.plan["postflight"]
-    old = {step["name"]: step for step in run.postflight if step["status"] == "passed"}
+    # A task that ran since then makes a postflight that passed worthless.
+    ends = [str(task.result.get("ended_at") or "") for task in run.tasks]
+    later = run.ran or (run.finished_at != "" and max(ends, default="") > run.finished_at)
+    kept = [] if later else run.postflight
+    old = {step["name"]: step for step in kept if step["status"] == "passed"}
     run.postflight = [
         old.get(c["name"], new_step(c["name"], clear(c, run.values))) for c in commands
     ]
@@ -2043,6 +2103,18 @@ def write_rollback(run: Run) -> None:
     lines += [f"# Run {run.id}: {run.status}."]
     lines += [f"#   {task.name}: {task.status}" for task in run.tasks]
     lines += ["set -eu", "unset CDPATH", f"cd -- {quoted(run.root)}"]
+    lines += [
+        "# A condition that cannot be decided ends the script.",
+        "holds() {",
+        "  local code=0",
+        '  "$@" || code=$?',
+        "  if [ $code -gt 125 ]; then",
+        "    printf 'cannot be decided: %s\\n' \"$*\" >&2",
+        "    exit 1",
+        "  fi",
+        "  return $code",
+        "}",
+    ]
     for name in run.plan["variables"]:
         lines.append(f"export PLAN_{name}={quoted(run.values[name])}")
     for name in ("RUN_ID", "RUN_DIR", "REPO_ROOT"):
@@ -2062,7 +2134,7 @@ def write_rollback(run: Run) -> None:
 def condition_in_bash(run: Run, condition: dict[str, Any]) -> str:
     """A condition for the rollback script: commands stay commands, all else is decided now."""
     if "command" in condition:
-        return " ".join(map(quoted, argv_of(condition["command"], run.values)))
+        return "holds " + " ".join(map(quoted, argv_of(condition["command"], run.values)))
     for word, joint in (("all", " && "), ("any", " || ")):
         if word in condition:
             return "{ " + joint.join(condition_in_bash(run, c) for c in condition[word]) + "; }"
@@ -2178,6 +2250,15 @@ def put(text: str) -> None:
         return
 
 
+def show(text: str) -> None:
+    """Write to stdout; nobody may be there, or no room."""
+    try:
+        print(text, flush=True)
+    except (OSError, ValueError):
+        # What could not be written would be tried again when Python ends.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
 def say(run: Run, what: str, word: str, detail: str | None = None) -> None:
     """One line for one change."""
     with run.changed:
@@ -2208,7 +2289,7 @@ def print_summary(run: Run) -> None:
     lines = [table(run), f"report: {os.path.join(run.folder, 'REPORT.md')}"]
     for title, commands in next_commands(run):
         lines += [f"next: {title.lower()}", f"      {commands[0]}"]
-    print("\n".join(lines), flush=True)
+    show("\n".join(lines))
 
 
 def describe(plan: dict[str, Any], tasks: list[Task], view: "View") -> list[str]:
@@ -2386,7 +2467,7 @@ def dry_run(run: Run) -> None:
     lines = [f"run {run.values['RUN_ID']}", f"repo {run.root}"]
     lines += [f"base {fill(plan['base'], run.values)}", f"worktrees {worktree_root(run)}"]
     lines += [f"at most {run.max_parallel} at once", *describe(plan, run.tasks, view)]
-    print("\n".join([*lines, "nothing was run and nothing was changed"]), flush=True)
+    show("\n".join([*lines, "nothing was run and nothing was changed"]))
 
 
 def with_unknown(run: Run, items: dict[int, list[str]], unknown: list[int]) -> list[Task]:
@@ -2496,7 +2577,7 @@ def phase_gate(run: Run) -> int:
             save_manifest(run)
         put_error(error)
         return error.code
-    print(f"run {run.id}: the gate passed", flush=True)
+    show(f"run {run.id}: the gate passed")
     return 0
 
 
@@ -2516,7 +2597,7 @@ def phase_task(run: Run, name: str) -> int:
         task.result = read(os.path.join(run.folder, task.folder, "result.json")) or {}
         again = task.name in run.rerun
         if is_well(task) and not again:
-            print(f"{task.name}: {task.status} already", flush=True)
+            show(f"{task.name}: {task.status} already")
             continue
         if stands(run, task) and not again:
             raise RunError(3, f"the agent of {task.name} had started already ({task.status})",
@@ -2572,7 +2653,7 @@ def phase_status(run: Run) -> int:
         except RunError as error:
             if error.code != 11:
                 raise
-    print(table(run), flush=True)
+    show(table(run))
     return 0
 
 
@@ -2603,6 +2684,9 @@ def main(plan: dict[str, Any], words: list[str]) -> int:
         print(USAGE, end="")
         return 0
     run: Run | None = None
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
     try:
         if phase not in ("all", "gate", "task", "finish", "status"):
             known = ["all", "gate", "task", "finish", "status"]

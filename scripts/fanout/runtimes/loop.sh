@@ -9,6 +9,9 @@
 # A function answers in the variable `answer`. Names in capitals belong to the caller, all others
 # to this file: what the caller exports under such a name is kept aside for the programs started.
 
+# Functions and options that the caller exported are not this program's.
+if [[ $- = *[efnu]* ]] || compgen -A function >/dev/null; then exec "$BASH" -p "$0" "$@"; fi
+
 keep_environment() {
     local N
     caller_words=()
@@ -65,7 +68,7 @@ exit codes:
     3  refused by the gate or before anything was changed
     4  something needed is missing
    11  busy, another runner holds the run or a branch
-  130, 143, 129  interrupted by INT, TERM, HUP"
+  130, 143, 129, 131  interrupted by INT, TERM, HUP, QUIT"
 
 # --- Words and time -------------------------------------------------------------------------
 
@@ -621,8 +624,28 @@ with_flag() { # FLAG VALUE
 # --- Processes ------------------------------------------------------------------------------
 
 git_plain() {
-    git -c core.fsmonitor=false -c gc.auto=0 -c maintenance.auto=false -c core.hooksPath=/dev/null \
+    LC_ALL=C git -c core.fsmonitor=false -c gc.auto=0 -c maintenance.auto=false -c core.hooksPath=/dev/null \
         "$@" 3>&- 4>&- 5>&- </dev/null
+}
+
+# Answers a pattern for grep that a mark matches which stands by itself, or begins.
+mark_pattern() { # MARK exact|prefix
+    local char
+    answer=$1
+    for char in "$backslash" . '*' '[' '^' '$'; do answer=${answer//"$char"/$backslash$char}; done
+    answer=^$answer
+    [ "$2" = prefix ] || answer+='$'
+}
+
+# Whether a process carries a mark. Where there is no /proc only groups are looked at.
+is_marked() { # MARK
+    local found=1
+    [ -r /proc/self/stat ] || return 1
+    mark_pattern "$1" exact
+    set +f
+    ! grep -qz -e "$answer" /proc/[0-9]*/environ 2>/dev/null || found=0
+    set -f
+    return "$found"
 }
 
 # Fills p_pid, p_parent, p_group and p_start with all processes but zombies; `marked` are the
@@ -650,9 +673,8 @@ list_processes() { # MARK exact|prefix
             p_group+=("$5")
             p_start+=("${22}")
         done
-        line=-F
-        [ "$2" = prefix ] || line=-xF
-        rest=$(grep -lz "$line" -e "$1" /proc/[0-9]*/environ)
+        mark_pattern "$@"
+        rest=$(grep -lz -e "$answer" /proc/[0-9]*/environ)
     } 2>/dev/null
     set -f
     for file in $rest; do
@@ -799,7 +821,7 @@ run_program() { # MILLISECONDS MARK FOLDER STDIN LOG WORD...
             break
         fi
     done
-    if [ -n "$outcome" ] || kill -0 -- "-$pid"; then
+    if [ -n "$outcome" ] || kill -0 -- "-$pid" || is_marked "$mark"; then
         if ! end_tree "$mark" exact "$pid"; then
             outcome=lost code=''
             why="could not end the processes $answer"
@@ -831,7 +853,7 @@ is_program() { # FOLDER WORD
 
 # Becomes a program in the environment that the caller gave; see run_program.
 become() { # WORD...
-    trap - INT TERM HUP USR1 PIPE
+    trap - INT TERM HUP QUIT USR1 PIPE
     exec 3>&- 4>&- 5>&-
     if [ -n "$caller_locale" ]; then export LC_ALL=$caller_locale; else unset LC_ALL; fi
     exec <"$source" >>"$log" 2>&1 || exit 126
@@ -862,7 +884,7 @@ start_jobs() { # FOLDER
     rm -f -- "$pipe"
     if ((bash_version < 4)) && [ -z "$ticker" ]; then
         (
-            trap '' INT TERM HUP
+            trap '' INT TERM HUP QUIT
             exec 4>&- </dev/null >/dev/null 2>&1
             while kill -0 "$$" && echo tick >&3; do sleep 1; done
         ) &
@@ -870,6 +892,7 @@ start_jobs() { # FOLDER
     fi
     trap 'interrupted=${interrupted:-INT}' INT
     trap 'interrupted=${interrupted:-TERM}' TERM
+    trap 'interrupted=${interrupted:-QUIT}' QUIT
     # A HUP that was ignored at the start stays ignored (nohup).
     trap 'interrupted=${interrupted:-HUP}' HUP
 }
@@ -892,7 +915,7 @@ ticker=''
 be_job() { # FUNCTION WORD...
     this_job=$last_job alarmed=0 my_claims=()
     trap 'alarmed=1' USR1
-    trap - INT TERM HUP
+    trap - INT TERM HUP QUIT
     exec 4>&- </dev/null 2>/dev/null
     "$@"
 }
@@ -1020,6 +1043,21 @@ find_unended() {
         if [ -e "$path/.agent-started" ] && [ ! -s "$path/.agent-exit" ]; then
             unended+=("$path/.agent-exit")
         fi
+    done
+}
+
+# Ends the jobs of a coordinator that was killed.
+end_old_jobs() {
+    local number file pid start
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        file=$run_dir/tasks/${x_name[number]}/.job
+        [ -e "$file" ] || continue
+        pid='' start=''
+        { IFS= read -r pid && IFS= read -r start; } <"$file"
+        case $pid in '' | *[!0-9]*) continue ;; esac
+        process_start "$pid"
+        [ -z "$start" ] || [ "$answer" != "$start" ] || kill -KILL "$pid" 2>/dev/null
+        rm -f -- "$file"
     done
 }
 
@@ -1428,7 +1466,7 @@ prove_artifact() { # TEXT DATE_OF_FILE
         s_reason="its artifact $path is not a file"
     elif [ ! -s "$path" ]; then
         s_reason="its artifact $path is empty"
-    elif [ "$2" -nt "$path" ]; then
+    elif [ ! -e "$2" ] || [ "$2" -nt "$path" ]; then
         s_reason="its artifact $path is older than the start of the run"
     elif ! hash_files "$path" || ! size=$(wc -c <"$path"); then
         s_reason="its artifact $path cannot be read"
@@ -1624,6 +1662,7 @@ read_settings() {
     unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_COMMON_DIR GIT_OBJECT_DIRECTORY
     unset GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_NAMESPACE GIT_PREFIX GIT_QUARANTINE_PATH
     unset GIT_INTERNAL_SUPER_PREFIX GIT_SHALLOW_FILE GIT_GRAFT_FILE TMUX TMUX_PANE CDPATH
+    unset GIT_LITERAL_PATHSPECS GIT_GLOB_PATHSPECS GIT_NOGLOB_PATHSPECS GIT_ICASE_PATHSPECS
     exported=$(compgen -e)
     case $dry_run in '' | 0) is_dry=0 ;; *) is_dry=1 ;; esac
     case $resume in '' | 0) is_resumed=0 ;; *) is_resumed=1 ;; esac
@@ -1654,9 +1693,15 @@ locate() {
     absolute "$answer" "$PWD"
     repo=$answer
     type -P git >/dev/null || die 4 "git is not on PATH" "install git 2.39 or newer"
-    if ! out=$(git_plain -C "$repo" rev-parse --path-format=absolute --show-toplevel --git-common-dir 2>&1); then
-        die 4 "'$repo' is no git repository: $out" "run this where the plan's \`repo\` counts from"
+    set -- -C "$repo" rev-parse --path-format=absolute --show-toplevel --git-common-dir
+    if ! out=$(git_plain "$@" 2>/dev/null); then
+        die 4 "'$repo' is no git repository: $(git_plain "$@" 2>&1 >/dev/null)" \
+            "run this where the plan's \`repo\` counts from"
     fi
+    case ${out#*"$newline"}$log_root in *"$newline"*)
+        die 2 "a path with a newline in it is not supported" "rename the folder"
+        ;;
+    esac
     root=${out%"$newline"*} common=${out##*"$newline"}
     case $given_run_id in
     '') ;;
@@ -2204,9 +2249,9 @@ claim_run() {
 
 new_run_state() {
     gate_status='' gate_reason='' gate_started='' gate_ended='' run_status=running run_code=''
-    started_parts='' done_parts=$newline
+    started_parts='' done_parts=$newline finished_at='' has_run=0
     base_commit='' integration='' run_ended='' preflight_json=() backup_json=() postflight_json=()
-    postflight_status=() passed_backups=''
+    passed_backups=''
     clock
     at "$now"
     run_started=$answer
@@ -2224,6 +2269,7 @@ enter() {
         open_events
         interrupt_dead
         check_dependencies || die 3 "$why" "$hint"
+        ((!is_dynamic)) || claim_run
         run_status=running run_code='' run_ended=''
         begin_run resumed '{}'
         if [ "$gate_status" = passed ] && [ "$started_parts" != "$part_lines" ]; then
@@ -2478,6 +2524,10 @@ read_items() { # ROW FOR_EACH
             ;;
         esac
     fi
+    if ((10#$(tr -cd '\000' <"$path" | wc -c) > 0)); then
+        why="for_each: $what gives a NUL"
+        return 1
+    fi
     while IFS= read -r line || [ -n "$line" ]; do
         line=${line%$'\r'}
         [ -n "$line" ] || continue
@@ -2679,6 +2729,9 @@ load_run() {
     fi
     if read_record "$run_dir/manifest.json"; then
         manifest=$answer
+        json_get "$manifest" repo
+        [ "$answer" = "$root" ] || die 2 "the run '$run_id' is one of the repository $answer" \
+            "run this there, or give another LOG_ROOT"
         json_get "$manifest" started_at
         run_started=$answer
         json_get "$manifest" integration_branch
@@ -2690,10 +2743,9 @@ load_run() {
         json_get "$manifest" exit_code
         run_code=$answer
         json_get "$manifest" ended_at
-        run_ended=$answer
+        run_ended=$answer finished_at=$answer
         read_list "$manifest" postflight
         postflight_json=(${h_json[@]+"${h_json[@]}"})
-        postflight_status=(${h_status[@]+"${h_status[@]}"})
         note_done postflight
     fi
     name_rows
@@ -2767,6 +2819,7 @@ interrupt_dead() {
     done
     ((!${#things[@]})) || must_claim "${things[@]}"
     find_unended
+    end_old_jobs
     end_tree "AGENT_WORKERS_RUN=$run_dir/" prefix ||
         die 1 "processes of this run are still alive: $answer" "end them by hand, then run this again"
     forget_ends
@@ -2792,7 +2845,6 @@ interrupt_dead() {
         read_list "$answer" postflight
         settle_list
         postflight_json=(${h_json[@]+"${h_json[@]}"})
-        postflight_status=(${h_status[@]+"${h_status[@]}"})
     fi
     if [ "$run_status" = running ]; then
         run_status=interrupted
@@ -2854,7 +2906,8 @@ task_job() { # NUMBER
     job_event "$word" task - "{\"status\": \"$r_status\", \"reason\": $answer}"
     make_record
     if kill -0 "$$" && write_file "$folder/result.json" "$answer$newline"; then
-        rm -f -- "$folder/.agent-started" "$folder/.agent-exit" "$folder/.setup" "$folder/.stamp"
+        rm -f -- "$folder/.agent-started" "$folder/.agent-exit" "$folder/.setup" "$folder/.stamp" \
+            "$folder/.job"
         tell "over|$this_job|done"
     else
         tell "over|$this_job|$write_error"
@@ -3036,16 +3089,24 @@ make_worktree() { # NUMBER KNOWN
         look "$1" || return
         [ "$branch" = "${x_branch[$1]}" ] ||
             fail_task failed "the worktree $tree is not on ${x_branch[$1]}" || return
-        if [ -f "$tree/.git" ]; then
-            IFS= read -r admin <"$tree/.git"
-            # Without an index the runner was killed before the files were there.
-            [ -e "${admin#gitdir: }/index" ] || check_out "$1" || return
+        admin=$(become_git "$tree" rev-parse --path-format=absolute --git-dir 2>/dev/null)
+        if read_file "$admin/agent-workers-run" && [ "$answer" != "$run_dir" ]; then
+            fail_task failed "the worktree $tree is one of the run $answer"
+            return
         fi
-        return 0
+        # Without an index the runner was killed before the files were there.
+        [ -e "$admin/index" ] || check_out "$1"
+        return
     fi
     [ -d "$worktree_root" ] || mkdir -p -- "$worktree_root"
     [ -d "$common/agent-workers/locks" ] || mkdir -p -- "$common/agent-workers/locks"
-    add_worktree "$1" "$2" && check_out "$1"
+    add_worktree "$1" "$2" || return
+    IFS= read -r admin <"$tree/.git"
+    admin=${admin#gitdir: }
+    [ "${admin:0:1}" = / ] || admin=$tree/$admin
+    # Which run made it: another one's is not taken for this one's.
+    { printf '%s' "$run_dir" >"$admin/agent-workers-run"; } 2>/dev/null
+    check_out "$1"
 }
 
 # Makes the branch and the worktree, without its files.
@@ -3082,7 +3143,9 @@ become_git() { # FOLDER WORD...
     local folder=$1
     shift
     umask "$caller_umask"
-    export GIT_OPTIONAL_LOCKS=0
+    export GIT_OPTIONAL_LOCKS=0 LC_ALL=C
+    # In a worktree that has lost its .git, git must not find a repository above it.
+    [ "$folder" = "$root" ] || export GIT_CEILING_DIRECTORIES=${folder%/*}
     set -- -C "$folder" "$@"
     exec 3>&- 5>&- </dev/null
     exec ${in_lock[@]+"${in_lock[@]}"} git -c core.fsmonitor=false -c gc.auto=0 -c maintenance.auto=false -c core.hooksPath=/dev/null \
@@ -3135,9 +3198,11 @@ look() { # NUMBER [PATHSPEC...]
         fail_task failed "the worktree cannot be read: the folder '$tree' is not there"
         return
     fi
-    if ! out=$(become_git "$tree" -c core.quotePath=true status --porcelain=v2 --branch --no-renames \
-        --untracked-files=all -- "$@" 2>&1); then
-        fail_task failed "the worktree cannot be read: $out"
+    set -- -c core.quotePath=true status --porcelain=v2 --branch --no-renames --untracked-files=all \
+        --ignore-submodules=none -- "$@"
+    # What git says on stderr is no file.
+    if ! out=$(become_git "$tree" "$@" 2>/dev/null); then
+        fail_task failed "the worktree cannot be read: $(become_git "$tree" "$@" 2>&1 >/dev/null)"
         return
     fi
     head='' branch='' entries=''
@@ -3168,7 +3233,7 @@ unquoted() { # PATH
         answer=${answer%\"}
         answer=${answer//%/%%}
         # shellcheck disable=SC2059 # git's escapes are those of a format
-        printf -v answer "$answer"
+        printf -v answer -- "$answer"
         ;;
     esac
 }
@@ -3195,9 +3260,10 @@ names_changed() { # NUMBER PATHSPEC...
     local out line tree=${x_worktree[$1]} base=${x_base[$1]} IFS=$newline
     shift
     names=()
-    if ! out=$(become_git "$tree" -c core.quotePath=true diff --name-only --no-renames --no-ext-diff \
-        "$base" "$r_head" -- "$@" 2>&1); then
-        fail_task failed "git diff failed: $out"
+    set -- -c core.quotePath=true diff --name-only --no-renames --no-ext-diff \
+        --ignore-submodules=none "$base" "$r_head" -- "$@"
+    if ! out=$(become_git "$tree" "$@" 2>/dev/null); then
+        fail_task failed "git diff failed: $(become_git "$tree" "$@" 2>&1 >/dev/null)"
         return
     fi
     for line in $out; do
@@ -3356,6 +3422,11 @@ run_tasks() {
     local number
     order_tasks
     running=0 no_more=''
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        if [ "$plan_on_failure" = stop ] && stands "$number" && ! is_well "$number"; then
+            is_in "$number" ${rerun_words[@]+"${rerun_words[@]}"} || no_more='an earlier task failed'
+        fi
+    done
     in_tasks=1
     while ((next_ready < ${#ready[@]} || running)); do
         while ((next_ready < ${#ready[@]} && running < max_parallel)); do
@@ -3381,7 +3452,7 @@ run_tasks() {
 }
 
 begin_task() { # NUMBER
-    running=$((running + 1))
+    running=$((running + 1)) has_run=1
     start_record "$1"
     r_status=running
     clock
@@ -3391,9 +3462,13 @@ begin_task() { # NUMBER
     make_record
     x_status[$1]=running
     x_began[$1]=$now
+    [ -d "$run_dir/tasks/${x_name[$1]}" ] || mkdir -p -- "$run_dir/tasks/${x_name[$1]}"
     keep_record "$1" "$answer"
     dirty=1
     start_job "$1" task_job "$1"
+    # A job lives on when its coordinator is killed: a run that goes on ends it by this.
+    process_start "${job_pid[last_job]}"
+    { printf '%s\n%s\n' "${job_pid[last_job]}" "$answer" >"$run_dir/tasks/${x_name[$1]}/.job"; } 2>/dev/null
 }
 
 # Whether a task is started now; if not, its record says why, or stands as it was.
@@ -3509,13 +3584,15 @@ explain() { # NUMBER
 }
 
 run_postflight() { # WELL
-    local place other old_json=(${postflight_json[@]+"${postflight_json[@]}"})
-    local old_status=(${postflight_status[@]+"${postflight_status[@]}"})
-    new_list "$plan_postflight"
-    for ((place = 0; place < ${#h_json[@]} && place < ${#old_status[@]}; place++)); do
-        [ "${old_status[place]}" = passed ] || continue
-        h_json[place]=${old_json[place]} h_status[place]=passed
+    local number
+    # A task that ran since then makes a postflight that passed worthless.
+    for ((number = 0; number < ${#x_row[@]} && !has_run; number++)); do
+        [ -n "$finished_at" ] && [ -n "${x_json[number]}" ] || continue
+        json_get "${x_json[number]//"$newline  "/$newline}" ended_at
+        [[ $answer > $finished_at ]] && has_run=1
     done
+    ((!has_run)) || postflight_json=()
+    kept_list "$plan_postflight" '' ${postflight_json[@]+"${postflight_json[@]}"}
     postflight_json=(${h_json[@]+"${h_json[@]}"})
     (($1)) && [ -z "$interrupted$trouble" ] || return 1
     run_list "$plan_postflight" postflight postflight save_postflight
@@ -3527,6 +3604,7 @@ choose_verdict() { # WELL
     INT) run_code=130 ;;
     TERM) run_code=143 ;;
     HUP) run_code=129 ;;
+    QUIT) run_code=131 ;;
     esac
     if [ -n "$interrupted" ]; then
         run_status=interrupted
@@ -3573,6 +3651,18 @@ write_rollback() {
     use_no_task
     quote_word "$root"
     made+="set -eu${newline}unset CDPATH${newline}cd -- $answer$newline"
+    made+="# A condition that cannot be decided ends the script.$newline"
+    # shellcheck disable=SC2016 # another script's
+    made+='holds() {
+  local code=0
+  "$@" || code=$?
+  if [ $code -gt 125 ]; then
+    printf '"'cannot be decided: %s\\n'"' "$*" >&2
+    exit 1
+  fi
+  return $code
+}
+'
     for ((place = 0; place < ${#variable_name[@]}; place++)); do
         quote_word "${variable_value[place]}"
         made+="export PLAN_${variable_name[place]}=$answer$newline"
@@ -3614,6 +3704,7 @@ condition_in_bash() { # CONDITION
     command)
         command_argv "$1"
         quote_words "${argv[@]}"
+        answer="holds $answer"
         ;;
     all | any)
         [ "$kind" = all ] || joint=' || '
