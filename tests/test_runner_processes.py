@@ -338,6 +338,73 @@ def test_an_agent_that_ended_meanwhile_is_not_started_again(runner: Runner) -> N
     assert (root / "ran").read_text().split().count("long") == 1
 
 
+def test_a_run_is_of_one_repository_and_a_worktree_of_one_run(runner: Runner) -> None:
+    """A clone's `status` ends no living run; what another run made is not taken for one's own."""
+    root = runner.world.root
+    runner.plan(task("one", flag(root / "runs") + hold(root / "go") + COMMIT),
+                task("two", setup=[f"test -e {root}/fixed"]), max_parallel=1)  # fmt: skip
+    clone = root / "clone"
+    runner.world.git("clone", "-q", str(runner.repo), str(clone))
+    logs = str(runner.folder.parent)
+    process = runner.start(LOG_ROOT=logs)
+    runner.wait_for_file(root / "runs")
+    for words in (["status"], ["finish"]):
+        assert "one of the repository" in runner.ends(2, *words, cwd=clone, LOG_ROOT=logs).err
+    assert "one of the repository" in runner.ends(2, cwd=clone, LOG_ROOT=logs, RESUME="1").err
+    (root / "go").touch()
+    assert process.wait(30) == 1
+    assert runner.statuses() == {"one": "passed", "two": "failed"}
+
+    # The person takes both away, and another run makes them again.
+    for name in ("one", "two"):
+        runner.world.git("worktree", "remove", "--force", str(runner.tree(name)))
+        runner.world.git("branch", "-D", name)
+    (root / "fixed").touch()
+    runner.ends(0, RUN_ID="r2")
+    runner.ends(1, RESUME="1")
+    assert "r2" in runner.tasks()["two"]["reason"]
+
+
+def test_marks_stand_by_themselves(runner: Runner) -> None:
+    """A process whose environment only mentions a run is not of that run."""
+    mention = f"x AGENT_WORKERS_RUN={runner.folder}/ y"
+    bystander = subprocess.Popen(["sleep", "60"], env={**runner.world.env, "FOO": mention})
+    try:
+        runner.plan(task("one"))
+        runner.ends(0)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+    place = str(runner.repo / "l\n")
+    assert "newline" in runner.ends(2, LOG_ROOT=place).err
+
+
+def test_git_that_hangs_does_not_hold_up_a_stop(runner: Runner) -> None:
+    (runner.repo / ".gitattributes").write_text("slow filter=slow\n")
+    (runner.repo / "slow").write_text("x")
+    runner.world.commit("slow")
+    slow = f": > {runner.world.root}/hangs; sleep 50; cat"
+    runner.world.git("config", "filter.slow.smudge", slow)
+    runner.plan(task("one"))
+    process = runner.start()
+    runner.wait_for_file(runner.world.root / "hangs")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 143
+    assert runner.statuses() == {"one": "interrupted"}
+    all_have_ended(runner.world)
+
+
+def test_what_the_caller_exports_does_no_harm(runner: Runner) -> None:
+    runner.plan(task("one", verify=["true"]))
+    argv = ["bash", "-c", 'mv() { :; }; sleep() { :; }; export -f mv sleep; exec "$0"',
+            str(runner.path)]  # fmt: skip
+    env = runner.environment({"SHELLOPTS": "errexit:nounset"})
+    done = subprocess.run(argv, cwd=runner.repo, env=env, capture_output=True, check=False)
+    assert done.returncode == 0, done
+    assert runner.statuses() == {"one": "passed"}
+
+
 def test_records_stay_valid_when_the_runner_is_killed_at_any_moment(runner: Runner) -> None:
     """C20: and the run can be resumed to an end."""
     for number, seconds in enumerate((0.05, 0.15, 0.3, 0.45)):

@@ -169,6 +169,8 @@ def test_a_dry_run_is_the_same(world: World) -> None:
 
 BOOM = "$(touch PWN)`touch PWN`\"'\\!*"
 LEAVES = {"commit_leftovers": True}
+# git complains about it on stderr, whatever it does.
+GRAFTS = 'git rev-parse HEAD > "$(git rev-parse --git-common-dir)/info/grafts"\n'
 QUIET = {"allow_no_change": True}
 # What is done in turn: the runner's words and environment.
 Call = tuple[list[str], dict[str, str]]
@@ -503,6 +505,52 @@ DRAWN: dict[str, tuple[dict[str, Any], list[Call]]] = {
                 ),
             ]
         },
+        ALL,
+    ),
+    "names that look like options": (
+        {"tasks": [task("a", "printf x > '-v\u00e9'; printf y > -n", agent=LEAVES)]},
+        ALL,
+    ),
+    "one bad worktree among good ones": (
+        {"tasks": [task("a", 'rm -rf "$WORKTREE"; touch "$WORKTREE"'), task("b")]},
+        ALL,
+    ),
+    "what git says besides": (
+        {"tasks": [task("a", COMMIT + GRAFTS, owns=["a.txt"])]},
+        [([], {"GIT_LITERAL_PATHSPECS": "1"})],
+    ),
+    "a stop that stays": (
+        {"tasks": [task("a", "exit 1"), task("b")], "on_failure": "stop"},
+        [([], {}), ([], {"RESUME": "1"}), ([], {"RESUME": "1", "RERUN": "a"})],
+    ),
+    "postflight after a task that ran again": (
+        {
+            "tasks": [task("a", "if [ -e a ]; then echo bad > a; else echo good > a; fi")],
+            "postflight": ["grep -q good ../repo.worktrees/a/a"],
+        },
+        [([], {}), ([], {"RESUME": "1"}), ([], {"RESUME": "1", "RERUN": "a"})],
+    ),
+    "a daemon that would change files later": (
+        {
+            "tasks": [
+                task(
+                    "a",
+                    "echo x > a; setsid -f sh -c 'sleep 0.4; echo late > late'",
+                    verify=["sleep 0.6; ls"],
+                )
+            ]
+        },
+        ALL,
+    ),
+    "a rollback that cannot be decided": (
+        {
+            "tasks": [task("a", "exit 1")],
+            "rollback": [{"run": "touch ../WRONG", "when": {"not": "no-such-program"}}],
+        },
+        ALL,
+    ),
+    "items with a NUL": (
+        {"tasks": [task("a", for_each={"run": "printf 'x\\0y\\n'"})]},
         ALL,
     ),
     "bytes that are no text": (

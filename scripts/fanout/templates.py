@@ -18,7 +18,11 @@ BLANK = " \t\n"
 SEPARATORS = BLANK + ";&|"
 SPECIAL = re.compile(r"(?:case|\[\[|=~)(?=[\s;&|()<>]|\Z)")
 # Built-in commands that evaluate their words again, whatever their quotes.
-EVALUATING = re.compile(r"(?:declare|eval|let|local|read|trap|typeset|unset)(?=[\s;&|()<>]|\Z)")
+# Builtins that evaluate their words, subscripts in names included; PS4 is expanded by `set -x`.
+EVALUATING = re.compile(
+    r"(?:declare|eval|let|local|mapfile|read|readarray|trap|typeset|unset)(?=[\s;&|()<>]|\Z)"
+    r"|printf(?=[ \t]+-v)|(?:test|\[)(?=[ \t][^\n;&|]*(?<=[ \t])-[vR][ \t])|PS4(?==)"
+)
 PLAIN = re.compile(r"[A-Za-z0-9_./:,%+-]+")
 PLAIN_IN_DOUBLE = re.compile(r'[^"\\`${]+')
 VARIABLE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
