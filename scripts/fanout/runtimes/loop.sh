@@ -949,7 +949,7 @@ has_report() {
 # One turn of the coordinator: a report is taken, or a second passes.
 turn() {
     local wait=$tick
-    ((!late)) || wait=0.05
+    ((!late)) || wait=0.1
     if [ -z "$interrupted" ] && next_report "$wait"; then
         take_report "$report"
         while ((bash_version >= 4)) && has_report && next_report 1; do take_report "$report"; done
@@ -1044,6 +1044,20 @@ find_unended() {
             unended+=("$path/.agent-exit")
         fi
     done
+}
+
+# Removes what was noted for the case that tasks have to go on; those that may have to keep it.
+forget_notes() {
+    local number name paths=()
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        [ "${x_status[number]}" != interrupted ] || continue
+        for name in .agent-started .agent-exit .setup .stamp .job; do
+            name=$run_dir/tasks/${x_name[number]}/$name
+            [ ! -e "$name" ] || paths+=("$name")
+        done
+        ((${#paths[@]} < 500)) || { rm -f -- "${paths[@]}" && paths=(); }
+    done
+    ((!${#paths[@]})) || rm -f -- "${paths[@]}"
 }
 
 # Ends the jobs of a coordinator that was killed.
@@ -2906,8 +2920,6 @@ task_job() { # NUMBER
     job_event "$word" task - "{\"status\": \"$r_status\", \"reason\": $answer}"
     make_record
     if kill -0 "$$" && write_file "$folder/result.json" "$answer$newline"; then
-        rm -f -- "$folder/.agent-started" "$folder/.agent-exit" "$folder/.setup" "$folder/.stamp" \
-            "$folder/.job"
         tell "over|$this_job|done"
     else
         tell "over|$this_job|$write_error"
@@ -3553,6 +3565,7 @@ finish_run() {
     at "$now"
     run_ended=$answer
     ((!merge)) || merge_events
+    forget_notes
     case $run_status in passed) word=completed ;; interrupted) word=stopped ;; esac
     json_optional "$gate_reason"
     reason=$answer
@@ -4147,6 +4160,7 @@ phase_task() { # NAME
         running=0
         begin_task "$number"
         while [ -n "$live_jobs" ]; do turn; done
+        forget_notes
         [ -z "$trouble" ] || die 1 "$trouble" "free space, then go on with RESUME=1"
         choose_verdict 0
         [ -z "$interrupted" ] || leave "$run_code"
