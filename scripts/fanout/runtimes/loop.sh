@@ -2538,7 +2538,7 @@ read_items() { # ROW FOR_EACH
             ;;
         esac
     fi
-    if ((10#$(tr -cd '\000' <"$path" | wc -c) > 0)); then
+    if (($(tr -cd '\000' <"$path" | wc -c) > 0)); then
         why="for_each: $what gives a NUL"
         return 1
     fi
