@@ -886,6 +886,10 @@ class Bench:
                     made = self.do(["git", "branch", "--list", "t*"], pair.ours).split()
                     found = "none lost" if len(set(made) & set(names)) == len(names) else "LOST"
                     self.fact(f"{language} runner, {at_once} at once, {len(names)} tasks: {found}")
+            begun = time.perf_counter()
+            self.render(language, [f"t{number}" for number in range(large)], "working")
+            taken = 1000 * (time.perf_counter() - begun)
+            self.fact(f"rendering {large} tasks, {language}: {taken:.0f} ms; target 1000 ms")
             peaks: list[float] = []
             firsts: list[float] = []
             for count in (1, large):
