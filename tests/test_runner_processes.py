@@ -188,7 +188,7 @@ def test_a_signal_ends_the_run_and_leaves_no_worker_behind(
     report = runner.log("REPORT.md").decode()
     (resume,) = [
         block for block in re.findall(r"^```bash\n(.*?)^```", report, re.M | re.S)
-        if "RESUME=1" in block
+        if "RESUME=1" in block and "RERUN" not in block
     ]  # fmt: skip
     if number != signal.SIGTERM:
         return
@@ -286,12 +286,13 @@ def test_a_runner_that_was_killed_is_found_interrupted(runner: Runner) -> None:
     assert "interrupted" in ran.out
     assert runner.manifest["status"] == "interrupted"
     assert runner.statuses()["one"] == "interrupted"
-    (runner.world.root / "go").touch()
+    assert not process_gone(old), "to look is not to touch"
     runner.ends(1, RESUME="1")
+    (runner.world.root / "go").touch()
+    assert process_gone(old)
     assert (runner.manifest["status"], runner.manifest["exit_code"]) == ("failed", 1)
     assert runner.statuses()["one"] == "interrupted", "it is not run again unasked"
     runner.ends(0, RESUME="1", RERUN="one,two")
-    assert process_gone(old)
     assert set(runner.statuses().values()) == {"passed"}
     assert runner.manifest["status"] == "passed"
     all_have_ended(runner.world)
@@ -332,7 +333,7 @@ def test_an_agent_that_ended_meanwhile_is_not_started_again(runner: Runner) -> N
     assert (runner.folder / "setups").read_text() == "s\ns\n"
     report = runner.log("REPORT.md").decode()
     assert "RERUN=ill,long" in report
-    assert not list(runner.folder.glob("tasks/well/.*"))
+    assert not list(runner.folder.glob("tasks/well/.agent-*"))
     runner.ends(1, RESUME="1", RERUN="ill")
     assert (root / "ran").read_text().split().count("ill") == 2
     assert (root / "ran").read_text().split().count("long") == 1
@@ -363,6 +364,36 @@ def test_a_run_is_of_one_repository_and_a_worktree_of_one_run(runner: Runner) ->
     runner.ends(0, RUN_ID="r2")
     runner.ends(1, RESUME="1")
     assert "r2" in runner.tasks()["two"]["reason"]
+
+
+def test_phases_of_single_tasks_leave_each_other_alone(runner: Runner) -> None:
+    """One that ends, or is stopped, takes no note and no agent of another."""
+    root = runner.world.root
+    runner.plan(
+        task("slow", f"echo s >> {root}/ran\n{flag(root / 'slow')}{hold(root / 'go')}",
+             setup=["echo s > made.txt"]),
+        task("quick"), task("stopped", flag(root / "stopped") + hold(root / "never")),
+    )  # fmt: skip
+    runner.ends(0, "gate")
+    slow = runner.start("task", "slow")
+    runner.wait_for_file(root / "slow")
+    runner.ends(0, "task", "quick")
+    stopped = runner.start("task", "stopped")
+    runner.wait_for_file(root / "stopped")
+    stopped.send_signal(signal.SIGTERM)
+    assert stopped.wait(20) == 143
+    slow.kill()
+    slow.wait()
+    # Its agent is alive: it is ended, and not started beside itself.
+    assert "had started" in runner.ends(3, "task", "slow").err
+    (root / "go").touch()
+    runner.ends(1, "finish")
+    assert runner.statuses() == {
+        "slow": "interrupted", "quick": "passed", "stopped": "interrupted"
+    }  # fmt: skip
+    runner.ends(1, "task", "slow", RERUN="slow")
+    assert runner.result("slow")["status"] == "no-change", "what set-up made is no change"
+    assert (root / "ran").read_text() == "s\ns\n"
 
 
 def test_marks_stand_by_themselves(runner: Runner) -> None:

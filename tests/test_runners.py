@@ -109,10 +109,9 @@ def test_a_good_run_leaves_a_complete_record(runner: Runner) -> None:
     assert artifact["size"] == 4
     assert artifact["sha256"] == hashlib.sha256(b"data").hexdigest()
 
-    found = {str(path.relative_to(runner.folder)) for path in runner.folder.rglob("*")}
+    found = {str(path.relative_to(runner.folder)) for path in runner.folder.rglob("[!.]*")}
     assert found == {
         "plan.json", "gate.json", "events.jsonl", "manifest.json", "REPORT.md", "dump.sql",
-        ".started",
         "preflight", "preflight/preflight-01.log", "preflight/named.log",
         "backups", "backups/dump.log", "backups/dump-check.log",
         "postflight", "postflight/postflight-01.log", "tasks", "tasks/alpha", "tasks/beta",
@@ -1030,6 +1029,40 @@ def test_a_lost_backup_is_made_again_and_no_other(runner: Runner) -> None:
     assert "gone" in runner.ends(3, RESUME="1", RERUN="one").err
     assert (root / "ran").read_text().split()[-1] == "gone"
     assert runner.statuses()["one"] == "failed"
+
+
+def test_what_a_resumed_run_takes_for_its_own(runner: Runner) -> None:
+    """A branch or a worktree that a person made meanwhile is not this run's."""
+    runner.plan(task("one", branch="mine", when="true"), task("two", ":\n", when="true"))
+    runner.world.git("branch", "mine")
+    (runner.tree("two")).mkdir(parents=True)
+    (runner.tree("two") / "notes.txt").write_text("mine")
+    for env in ({}, {"RESUME": "1"}, {"RESUME": "1"}):
+        runner.ends(1, env=env)
+        assert runner.statuses() == {"one": "failed", "two": "failed"}
+        assert "exists already" in runner.tasks()["one"]["reason"]
+    assert (runner.tree("two") / "notes.txt").read_text() == "mine"
+    assert runner.world.git("rev-parse", "mine") == runner.manifest["base"]
+
+
+def test_the_base_stays_when_a_backup_is_made_again(runner: Runner) -> None:
+    root = runner.world.root
+    runner.plan(
+        task("one"), task("two", ":\n", setup=[f"test -e {root}/fixed"]),
+        backups=[{"name": "b", "run": f"test ! -e {root}/broken && echo x > {root}/b",
+                  "artifact": f"{root}/b"}],
+    )  # fmt: skip
+    runner.ends(1)
+    base = runner.manifest["base"]
+    (root / "b").unlink()
+    (root / "broken").touch()
+    runner.ends(3, RESUME="1")
+    runner.world.git("merge", "-q", "one")
+    (root / "broken").unlink()
+    (root / "fixed").touch()
+    runner.ends(1, RESUME="1")
+    assert runner.manifest["base"] == runner.tasks()["two"]["base"] == base
+    assert runner.statuses() == {"one": "passed", "two": "no-change"}
 
 
 def test_only_later_steps_of_a_plan_may_change(runner: Runner) -> None:

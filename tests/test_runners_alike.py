@@ -67,7 +67,9 @@ def files_below(runner: Runner, folder: Path) -> dict[str, str]:
         mode = path.lstat().st_mode
         name = str(path.relative_to(runner.world.root))
         text = path.read_bytes().decode("utf-8", "surrogateescape") if stat.S_ISREG(mode) else ""
-        if ".git" not in path.relative_to(runner.world.root).parts:
+        # How set-up left a worktree is kept in a form of its own.
+        ours = path.name in (".setup", ".stamp")
+        if ".git" not in path.relative_to(runner.world.root).parts and not ours:
             found[name] = f"{stat.filemode(mode)}\n{normal(runner, text)}"
     return found
 
@@ -552,6 +554,45 @@ DRAWN: dict[str, tuple[dict[str, Any], list[Call]]] = {
     "items with a NUL": (
         {"tasks": [task("a", for_each={"run": "printf 'x\\0y\\n'"})]},
         ALL,
+    ),
+    "a branch that is somebody else's": (
+        {"tasks": [task("a", ":", branch="taken", when="true")]},
+        [([], {}), ([], {"RESUME": "1"})],
+    ),
+    "a condition that does not hold any more": (
+        {"tasks": [task("a", COMMIT + "exit 1", when={"env": "GO"})]},
+        [([], {"GO": "1"}), ([], {"RESUME": "1", "RERUN": "a"})],
+    ),
+    "a rerun whose dependency fails": (
+        {"tasks": [task("a", "[ ! -e a ] || exit 1; echo x > a"), task("b", depends_on=["a"])]},
+        [([], {}), ([], {"RESUME": "1", "RERUN": "a,b"})],
+    ),
+    "stray files of a first try": (
+        {
+            "tasks": [
+                task(
+                    "a",
+                    "[ -e stray ] || { echo x > stray; exit 1; }; " + COMMIT,
+                    setup=["true"],
+                    owns=["a.txt"],
+                )
+            ]
+        },
+        [([], {}), ([], {"RESUME": "1", "RERUN": "a"})],
+    ),
+    "a gate with more steps than before": (
+        {"tasks": [task("a", "exit 1")], "preflight": ["true"]},
+        [
+            ([], {}),
+            (["change"], {"preflight.0": "echo x"}),
+            ([], {"RESUME": "1"}),
+            (["change"], {"preflight.0": "true", "tasks.0.base": "main"}),
+            ([], {"RESUME": "1"}),
+            (["change"], {"tasks.0.base": "HEAD"}),
+            (["change"], {"tasks.0.prompt": "echo x > x"}),
+            ([], {"RESUME": "1"}),
+            ([], {"RESUME": "1", "RERUN": "a", "PLAN_X": "1"}),
+        ],
     ),
     "bytes that are no text": (
         {

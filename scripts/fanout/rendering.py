@@ -80,7 +80,9 @@ def parts_of(value: dict[str, Any]) -> list[str]:
     import json
 
     settings = {name: value[name] for name in ("repo", "base", "worktree_root", "variables")}
+    once = [[row["base"], row["for_each"]] for row in value["tasks"]]
     rows: list[tuple[str, str, Any]] = [("settings", "-", settings)]
+    rows.append(("base-or-for_each", "-", once))
     for kind in ("preflight", "backups", "tasks", "postflight", "rollback"):
         for row in value[kind]:
             name = row["name"] if isinstance(row["name"], str) else row["name"]["text"]

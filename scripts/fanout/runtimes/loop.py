@@ -617,7 +617,12 @@ def file_bytes(path: str) -> bytes:
 
 def git(run: Run, cwd: str, *words: str, stdin: bytes | None = None) -> tuple[int, str, str]:
     """Run git: exit code, output, message. It is not in reach of a Ctrl-C: it ends its work."""
-    env = {**run.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", MARK: f"{run.folder}/git"}
+    env = {
+        **run.environ,
+        "GIT_OPTIONAL_LOCKS": "0",
+        "LC_ALL": "C",
+        MARK: f"{run.folder}/git-{threading.get_ident()}",
+    }
     if cwd != run.root and run.root:
         # In a worktree that has lost its .git, git must not find a repository above it.
         env["GIT_CEILING_DIRECTORIES"] = os.path.dirname(cwd)
@@ -642,9 +647,10 @@ def git(run: Run, cwd: str, *words: str, stdin: bytes | None = None) -> tuple[in
             given = None
             patience -= 0.5 if run.stopping else 0.0
             if patience < 0:
-                # It hangs, for example in a filter; what it started goes with the run.
+                # It hangs, for example in a filter.
                 run.cut = True
-                os.killpg(process.pid, signal.SIGKILL)
+                end_tree([process.pid], env[MARK])
+                patience = GRACE
     message = err.decode("utf-8", "replace").strip()
     return process.returncode, out.decode("utf-8", "surrogateescape"), message
 
@@ -1209,13 +1215,17 @@ def changed_parts(run: Run) -> list[str]:
     differing = [name for name in {**known, **wanted} if known.get(name) != wanted.get(name)]
     gate_passed = run.gate.get("status") == "passed"
     done = {"settings -"}
+    if gate_passed:
+        done |= {name for name in differing if name.split(" ")[0] in ("preflight", "backups")}
+        done.add("base-or-for_each -")
     for kind, steps in (
         ("preflight", run.gate.get("preflight", [])), ("backups", run.gate.get("backups", [])),
         ("postflight", run.postflight),
     ):  # fmt: skip
-        over = ("passed",) if kind == "postflight" or not gate_passed else ("passed", "skipped")
-        done |= {f"{kind} {step['name']}" for step in steps if step["status"] in over}
+        done |= {f"{kind} {step['name']}" for step in steps if step["status"] == "passed"}
     for task in run.tasks:
+        if not {task.name, *plan_names(task.plan)}.isdisjoint(run.rerun):
+            continue
         if task.result.get("agent_started") or (task.result and is_well(task)):
             done |= {f"tasks {name}" for name in plan_names(task.plan)}
     # The gate has recorded the tasks by their places.
@@ -1238,38 +1248,42 @@ def require_same_plan(run: Run, *, strict: bool) -> None:
 
     Unless `strict`, steps and tasks that have not had their turn may differ.
     """
+    for name in run.plan["variables"]:
+        given = os.environ.get(f"PLAN_{name}")
+        if given is not None and given != run.values[name]:
+            raise RunError(3, f"PLAN_{name} is not what this run was started with",
+                          "leave it away, or start a new run")  # fmt: skip
     if run.gate.get("parts", run.plan["parts"]) == run.plan["parts"]:
         return
     parts = changed_parts(run)
     if parts or strict:
         more = ": " + ", ".join(parts) if parts else ""
-        raise RunError(3, f"the plan has changed since this run was started{more}",
-                      "render the plan as it was, go on with RESUME=1 if only later steps changed, "
-                      "or start a new run")  # fmt: skip
+        hint = "render the plan as it was, or start a new run"
+        if not parts:
+            hint = "only later steps differ: take them up with RESUME=1"
+        raise RunError(3, f"the plan has changed since this run was started{more}", hint)
 
 
-def interrupt_dead(run: Run) -> None:
-    """Turn what is still said to run into `interrupted`.
+def interrupt_dead(run: Run, *, end: bool = True) -> None:
+    """Turn what is still said to run into `interrupted`, and end what is left of it.
 
     Raises RunError (11) when another process works on the run or on one of its tasks.
     """
     claim(run, [f"task {run.id}/{task.name}" for task in run.tasks])
     ends = [os.path.join(run.folder, task.folder, ".agent-exit") for task in run.tasks]
     unended = [path for path in ends if not file_bytes(path)]
-    left = end_tree([], f"{MARK}={run.folder}/", prefix=True)
-    for path in unended:
-        # Being ended is no end of its own.
-        unlink(path)
+    left: list[int] = []
+    if end:
+        left = end_tree([], f"{MARK}={run.folder}/", prefix=True)
+        for path in unended:
+            # Being ended is no end of its own.
+            unlink(path)
     if left:
         raise RunError(1, f"processes of this run are still alive: {', '.join(map(str, left))}",
                       "end them by hand, then run this again")  # fmt: skip
     for task in run.tasks:
         if task.status == "running":
-            task.result["status"] = "interrupted"
-            task.result["reason"] = "the runner was killed"
-            settle_steps(task.result["setup"] + task.result["verify"])
-            event(run, "stopped", "task", task=task, reason="the runner was killed")
-            save_task(run, task)
+            interrupt_task(run, task)
     if run.gate.get("status") == "running":
         settle_steps(run.gate["preflight"] + run.gate["backups"])
         run.gate["status"] = "interrupted"
@@ -1279,6 +1293,15 @@ def interrupt_dead(run: Run) -> None:
         run.status = "interrupted"
         with run.changed:
             save_manifest(run)
+
+
+def interrupt_task(run: Run, task: Task) -> None:
+    """Record that a task's runner is dead."""
+    task.result["status"] = "interrupted"
+    task.result["reason"] = "the runner was killed"
+    settle_steps(task.result["setup"] + task.result["verify"])
+    event(run, "stopped", "task", task=task, reason="the runner was killed")
+    save_task(run, task)
 
 
 def settle_steps(steps: list[dict[str, Any]]) -> None:
@@ -1337,6 +1360,8 @@ def run_gate(run: Run) -> None:
     plan = run.plan
     lost = lost_backups(run)
     passed = run.gate.get("status") == "passed"
+    # Base and items are found out once.
+    fixed = os.path.exists(os.path.join(run.folder, "plan.json"))
     if passed and not lost:
         say(run, "gate", "passed already")
         return
@@ -1351,8 +1376,8 @@ def run_gate(run: Run) -> None:
     event(run, "started", "gate")
     save_gate(run)
     try:
-        if not passed:
-            run_gate_steps(run, "preflight", "preflight", stamp)
+        run_gate_steps(run, "preflight", "preflight", stamp)
+        if not fixed:
             run.base = commit_of(run, fill(plan["base"], run.values), 3)
             code, text, _ = git(run, run.root, "symbolic-ref", "--quiet", "HEAD")
             run.integration = text.strip() if code == 0 else None
@@ -1565,7 +1590,7 @@ def run_task(run: Run, task: Task) -> None:
     try:
         place = Place(run, "task", task.folder, run.root, task.values, task)
         try:
-            if task.plan["when"] is not None:
+            if task.plan["when"] is not None and not known.get("agent_started"):
                 log = os.path.join(folder, "when.log")
                 if not holds(task.plan["when"], place, log):
                     raise StepError("skipped", "its condition does not hold")
@@ -1583,7 +1608,7 @@ def run_task(run: Run, task: Task) -> None:
         event(run, word, "task", task=task, status=task.status, reason=task.result["reason"])
         save_task(run, task)
         if task.status != "interrupted":
-            for name in (".agent-started", ".agent-exit", ".setup"):
+            for name in (".agent-started", ".agent-exit"):
                 unlink(os.path.join(folder, name))
     except (OSError, RunError) as error:
         with run.changed:
@@ -1635,7 +1660,7 @@ def work(run: Run, task: Task, folder: str, known: dict[str, Any]) -> None:
     write(prompt_file, prompt)
     if agent["prompt_mode"] == "argument" and len(os.fsencode(prompt)) > ARGUMENT_LIMIT:
         raise StepError("failed", "the prompt is too long for an argument; use stdin or file")
-    make_worktree(run, task, bool(known))
+    make_worktree(run, task, folder, known)
     run_steps(run, task, "setup", folder)
     before, stamp = after_setup(run, task, folder)
     result["log"] = f"{task.folder}/{agent['log_name']}"
@@ -1732,9 +1757,12 @@ def last_line(log: str) -> str:
     return next((line[:200] for line in reversed(lines) if line), "")
 
 
-def make_worktree(run: Run, task: Task, again: bool) -> None:
-    """Make a task's worktree, or take the one that an earlier try of it left. Raises StepError."""
-    if again and os.path.isdir(task.worktree):
+def make_worktree(run: Run, task: Task, folder: str, known: dict[str, Any]) -> None:
+    """Make a task's worktree, or take the one that an earlier try of it made. Raises StepError."""
+    # Written when nothing of the names existed: what is found there later is this run's.
+    note = os.path.join(folder, ".made")
+    ours = os.path.exists(note)
+    if ours and os.path.isdir(task.worktree):
         _, branch, _ = look(run, task)
         if branch != task.branch:
             raise StepError("failed", f"the worktree {task.worktree} is not on {task.branch}")
@@ -1751,7 +1779,7 @@ def make_worktree(run: Run, task: Task, again: bool) -> None:
     with run.add_lock:
         lock = hold_worktrees(run)
         try:
-            add_worktree(run, task, again)
+            add_worktree(run, task, note, known if ours else None)
         finally:
             os.close(lock)
     text = file_bytes(os.path.join(task.worktree, ".git")).removeprefix(b"gitdir: ").strip()
@@ -1760,16 +1788,22 @@ def make_worktree(run: Run, task: Task, again: bool) -> None:
     check_out(run, task)
 
 
-def add_worktree(run: Run, task: Task, again: bool) -> None:
-    """Make the branch and the worktree, without its files. Raises StepError."""
+def add_worktree(run: Run, task: Task, note: str, known: dict[str, Any] | None) -> None:
+    """Make the branch and the worktree, without its files. Raises StepError.
+
+    `known` is the record of an earlier try that made the branch; None where none did.
+    """
     words = ["worktree", "add", "--no-checkout", "-b", task.branch, task.worktree, task.base]
-    there = not task.free and branch_exists(run, task.branch)
-    if there and again:
-        words = ["worktree", "add", "--no-checkout", task.worktree, task.branch]
-    elif there:
+    tip = "" if task.free and known is None else branch_tip(run, task.branch)
+    if tip and known is None:
         raise StepError("failed", f"the branch {task.branch!r} exists already")
-    elif os.path.lexists(task.worktree):
+    if tip and known is not None:
+        if tip not in (task.base, known.get("head")):
+            raise StepError("failed", f"the branch {task.branch!r} has commits of somebody else")
+        words = ["worktree", "add", "--no-checkout", task.worktree, task.branch]
+    if os.path.lexists(task.worktree):
         raise StepError("failed", f"the worktree {task.worktree} exists already")
+    write(note, "")
     code, _, message = git(run, run.root, *words)
     if code == 0:
         return
@@ -1785,10 +1819,9 @@ def check_out(run: Run, task: Task) -> None:
         raise StepError("failed", f"checking out the worktree failed: {message}")
 
 
-def branch_exists(run: Run, branch: str) -> bool:
-    """Whether there is a branch of this name."""
-    words = ["rev-parse", "--verify", "--quiet", f"refs/heads/{branch}"]
-    return git(run, run.root, *words)[0] == 0
+def branch_tip(run: Run, branch: str) -> str:
+    """The commit of a branch; empty when there is no such branch."""
+    return git(run, run.root, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")[1].strip()
 
 
 def run_steps(run: Run, task: Task, kind: str, folder: str) -> None:
@@ -1926,6 +1959,7 @@ def run_tasks(run: Run) -> None:
     running: dict[str, threading.Thread] = {}
     over: list[Task] = []
     no_more = ""
+    commands = run.plan["postflight"]
     if run.plan["on_failure"] == "stop":
         left = [t for t in run.tasks if t.name not in run.rerun and stands(run, t)]
         no_more = "" if all(map(is_well, left)) else "an earlier task failed"
@@ -1933,6 +1967,8 @@ def run_tasks(run: Run) -> None:
         while ready and len(running) < run.max_parallel:
             task = run.tasks[heapq.heappop(ready)]
             if to_be_run(run, task, no_more):
+                # A postflight that passed before this is worth nothing any more.
+                run.postflight = [new_step(c["name"], clear(c, run.values)) for c in commands]
                 say(run, task.name, "started")
                 thread = threading.Thread(target=in_thread, args=(run, task, over), daemon=True)
                 running[task.name] = thread
@@ -1982,7 +2018,7 @@ def to_be_run(run: Run, task: Task, no_more: str) -> bool:
         return False
     bad = next((other for other in task.after if not is_well(other)), None)
     why = f"it depends on {bad.name}, which is {bad.status}" if bad is not None else no_more
-    if why:
+    if why and not task.result:
         task.result = {**blank_result(task), "reason": why}
     return not why
 
@@ -2026,6 +2062,9 @@ def run_finish(run: Run) -> None:
         save_manifest(run)
     if run.status in ("failed", "interrupted") and run.gate.get("status") == "passed":
         write_rollback(run)
+    elif run.status == "passed":
+        # That of an earlier try: there is nothing to take back any more.
+        unlink(os.path.join(run.folder, "rollback.sh"))
     write(os.path.join(run.folder, "REPORT.md"), report(run))
 
 
@@ -2156,19 +2195,12 @@ def report(run: Run) -> str:
         lines.append(f"| {task.name} | {task.status} | {task.branch} | {count} | {why} |")
     for title, commands in next_commands(run):
         lines += ["", f"## {title}", "", "```bash", *commands, "```"]
-    again = [t.name for t in run.tasks if stands(run, t) and not is_well(t)]
-    if again:
-        lines += [
-            "",
-            "A task whose agent had started is not run again unasked: look at its worktree,",
-        ]
-        lines += [f"then resume with `RERUN={','.join(again)}` as well."]
     return "\n".join(lines) + "\n"
 
 
 def next_commands(run: Run) -> list[tuple[str, list[str]]]:
     """What a person does next, as commands to paste."""
-    made = [t for t in run.tasks if t.result.get("head") or os.path.isdir(t.worktree)]
+    made = [t for t in run.tasks if t.result.get("started_at") and os.path.isdir(t.worktree)]
     good = [t for t in made if t.status == "passed"]
     left = [t for t in good if t.result["uncommitted"]]
     git_at = "git -C " + quoted(run.root)
@@ -2188,8 +2220,12 @@ def next_commands(run: Run) -> list[tuple[str, list[str]]]:
         place = os.environ.get("LOG_ROOT", "")
         logs = f"LOG_ROOT={quoted(os.path.abspath(place))} " if place else ""
         runner = quoted(os.path.abspath(sys.argv[0]))
-        command = f"cd {quoted(os.getcwd())} && RESUME=1 RUN_ID={run.id} {logs}{runner}"
-        found.append(("Resume", [command]))
+        start = f"cd {quoted(os.getcwd())} && RESUME=1"
+        found.append(("Resume", [f"{start} RUN_ID={run.id} {logs}{runner}"]))
+        again = ",".join(t.name for t in run.tasks if stands(run, t) and not is_well(t))
+        if again:
+            command = f"{start} RERUN={again} RUN_ID={run.id} {logs}{runner}"
+            found.append(("Start agents again, after a look at their worktrees", [command]))
     if made:
         clean: list[str] = []
         for task in made:
@@ -2594,7 +2630,7 @@ def phase_task(run: Run, name: str) -> int:
     choose(run, final=True)
     for task in named:
         claim(run, [f"task {run.id}/{task.name}", f"branch {task.branch}"])
-        task.result = read(os.path.join(run.folder, task.folder, "result.json")) or {}
+        take_up(run, task)
         again = task.name in run.rerun
         if is_well(task) and not again:
             show(f"{task.name}: {task.status} already")
@@ -2613,6 +2649,20 @@ def phase_task(run: Run, name: str) -> int:
         if run.stopped_by:
             return INTERRUPTS[signal.Signals(run.stopped_by)]
     return 0 if all(is_well_or_left_out(task) for task in named) else 1
+
+
+def take_up(run: Run, task: Task) -> None:
+    """Read a task's record; what a dead runner left of it is ended and recorded."""
+    task.result = read(os.path.join(run.folder, task.folder, "result.json")) or {}
+    if task.status == "running":
+        end = os.path.join(run.folder, task.folder, ".agent-exit")
+        known = file_bytes(end)
+        left = end_tree([], f"{MARK}={os.path.join(run.folder, task.folder)}")
+        if left:
+            raise RunError(1, f"processes of {task.name} are still alive: {left}", "end them")
+        if not known:
+            unlink(end)
+        interrupt_task(run, task)
 
 
 def named_tasks(run: Run, name: str) -> list[Task]:
@@ -2649,7 +2699,7 @@ def phase_status(run: Run) -> int:
             run.whole = True
             claim(run, [f"run {run.id}"])
             load_run(run)
-            interrupt_dead(run)
+            interrupt_dead(run, end=False)
         except RunError as error:
             if error.code != 11:
                 raise

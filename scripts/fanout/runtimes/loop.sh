@@ -1035,10 +1035,11 @@ job_over() { # JOB HOW
 }
 
 # Sets `unended` to where an agent would note its end that has not; being ended is no end.
-find_unended() {
+find_unended() { # [NUMBER]
     local number path
     unended=()
     for ((number = 0; number < ${#x_row[@]}; number++)); do
+        [ "${1-$number}" = "$number" ] || continue
         path=$run_dir/tasks/${x_name[number]}
         if [ -e "$path/.agent-started" ] && [ ! -s "$path/.agent-exit" ]; then
             unended+=("$path/.agent-exit")
@@ -1047,11 +1048,11 @@ find_unended() {
 }
 
 # Removes what was noted for the case that tasks have to go on; those that may have to keep it.
-forget_notes() {
+forget_notes() { # [NUMBER]
     local number name paths=()
     for ((number = 0; number < ${#x_row[@]}; number++)); do
-        [ "${x_status[number]}" != interrupted ] || continue
-        for name in .agent-started .agent-exit .setup .stamp .job; do
+        [ "${x_status[number]}" != interrupted ] && [ "${1-$number}" = "$number" ] || continue
+        for name in .agent-started .agent-exit .job; do
             name=$run_dir/tasks/${x_name[number]}/$name
             [ ! -e "$name" ] || paths+=("$name")
         done
@@ -1061,9 +1062,10 @@ forget_notes() {
 }
 
 # Ends the jobs of a coordinator that was killed.
-end_old_jobs() {
+end_old_jobs() { # [NUMBER]
     local number file pid start
     for ((number = 0; number < ${#x_row[@]}; number++)); do
+        [ "${1-$number}" = "$number" ] || continue
         file=$run_dir/tasks/${x_name[number]}/.job
         [ -e "$file" ] || continue
         pid='' start=''
@@ -1088,9 +1090,18 @@ stop_jobs() {
         kill -STOP "${job_pid[job]}" 2>/dev/null
         spared+="${job_pid[job]} "
     done
-    find_unended
+    # A phase of one task leaves those of others alone.
+    if ((whole)); then
+        set -- "AGENT_WORKERS_RUN=$run_dir/" prefix
+        find_unended
+    else
+        for job in $live_jobs; do
+            set -- "AGENT_WORKERS_RUN=$run_dir/tasks/${x_name[job_task[job]]}" exact
+            find_unended "${job_task[job]}"
+        done
+    fi
     # shellcheck disable=SC2086 # pids
-    if [ -n "$live_jobs" ] && ! end_tree "AGENT_WORKERS_RUN=$run_dir/" prefix $spared; then
+    if [ -n "$live_jobs" ] && ! end_tree "$@" $spared; then
         put_error "could not end the processes $answer"
     fi
     forget_ends
@@ -1769,7 +1780,7 @@ expand() {
     local row lines position other members number after before behind
     x_row=() x_item=() x_has_item=() x_slug=() x_name=() x_branch=() x_worktree=() x_base=()
     x_after=() x_chosen=() x_free=()
-    x_left=() x_began=() x_status=() x_reason=() x_json=() x_agent_started=() x_files=() x_seconds=() x_head=()
+    x_left=() x_began=() x_status=() x_reason=() x_json=() x_agent_started=() x_files=() x_seconds=()
     group=() is_dynamic=0
     for ((row = 0; row < ${#task[@]}; row++)); do
         take_row "$row"
@@ -1846,7 +1857,7 @@ add_task() { # ROW HAS_ITEM ITEM POSITION
 
 forget_record() { # NUMBER
     x_status[$1]=not-started x_reason[$1]='' x_json[$1]='' x_agent_started[$1]=0 x_files[$1]=0
-    x_seconds[$1]=0 x_head[$1]='' x_left[$1]=0 some_blank=1
+    x_seconds[$1]=0 x_left[$1]=0 some_blank=1
 }
 
 # Demands names and branches that are valid and differ; those without a placeholder were checked
@@ -2164,8 +2175,6 @@ take_result() { # NUMBER RECORD
     x_reason[$1]=$answer
     json_get "$2" seconds
     x_seconds[$1]=$answer
-    json_get "$2" head
-    x_head[$1]=$answer
     x_agent_started[$1]=0
     json_get "$2" agent_started
     [ "$answer" != true ] || x_agent_started[$1]=1
@@ -2281,7 +2290,7 @@ enter() {
         require_same_plan 0
         choose 0
         open_events
-        interrupt_dead
+        interrupt_dead 1
         check_dependencies || die 3 "$why" "$hint"
         ((!is_dynamic)) || claim_run
         run_status=running run_code='' run_ended=''
@@ -2321,15 +2330,14 @@ exclude_runs() {
 
 # Preflight, base, items, backups. Fails with `why` and `hint` when the gate refuses.
 run_gate() {
-    local place lost had_passed=0
+    local place lost fixed=0
     find_lost
-    if [ "$gate_status" = passed ]; then
-        had_passed=1
-        if [ -z "$lost" ]; then
-            say gate "passed already"
-            return 0
-        fi
+    if [ "$gate_status" = passed ] && [ -z "$lost" ]; then
+        say gate "passed already"
+        return 0
     fi
+    # Base and items are found out once.
+    [ ! -e "$run_dir/plan.json" ] || fixed=1
     use_no_task
     clock
     at "$now"
@@ -2371,9 +2379,9 @@ run_gate() {
 gate_steps() {
     local place
     why='' hint=''
-    if ((!had_passed)); then
-        kept_list "$plan_preflight" '' ${preflight_json[@]+"${preflight_json[@]}"}
-        run_list "$plan_preflight" preflight preflight save_preflight || return 1
+    kept_list "$plan_preflight" '' ${preflight_json[@]+"${preflight_json[@]}"}
+    run_list "$plan_preflight" preflight preflight save_preflight || return 1
+    if ((!fixed)); then
         fill "$plan_base"
         if ! commit_of "$answer"; then
             why="the base is no commit of this repository any more"
@@ -2666,11 +2674,7 @@ text_or_null() { # TEXT|-
 note_done() { # KIND
     local place
     for ((place = 0; place < ${#h_name[@]}; place++)); do
-        case $1:$gate_status:${h_status[place]} in
-        *:passed | preflight:passed:skipped | backups:passed:skipped)
-            done_parts+="$1 ${h_name[place]}$newline"
-            ;;
-        esac
+        [ "${h_status[place]}" != passed ] || done_parts+="$1 ${h_name[place]}$newline"
     done
 }
 
@@ -2679,7 +2683,9 @@ note_done() { # KIND
 find_changes() {
     local line name number before='' after=''
     changed='' done_parts+="settings -$newline"
+    [ "$gate_status" != passed ] || done_parts+="base-or-for_each -$newline"
     for ((number = 0; number < ${#x_row[@]}; number++)); do
+        ! is_in_rerun "$number" || continue
         if ((x_agent_started[number])) || is_well "$number"; then
             use_task "$number"
             done_parts+="tasks ${text[t_name]}$newline"
@@ -2693,7 +2699,10 @@ find_changes() {
             case $newline$part_lines$newline in *"$newline$line$newline"*) continue ;; esac
             ;;
         esac
-        case $done_parts in *"$newline$name$newline"*) ;; *) continue ;; esac
+        case $gate_status:$name in
+        passed:preflight\ * | passed:backups\ *) ;;
+        *) case $done_parts in *"$newline$name$newline"*) ;; *) continue ;; esac ;;
+        esac
         case ", $changed, " in *", ${name% -}, "*) ;; *) changed+="${changed:+, }${name% -}" ;; esac
     done
     # The gate has recorded the tasks by their places.
@@ -2703,14 +2712,29 @@ find_changes() {
     [ "$before" = "$after" ] || changed="the list of tasks${changed:+, $changed}"
 }
 
+# Whether RERUN names a task, by its name or the plan's.
+is_in_rerun() { # NUMBER
+    local word
+    for word in ${rerun_words[@]+"${rerun_words[@]}"}; do
+        ! is_named "$1" "$word" || return 0
+    done
+    return 1
+}
+
 # Demands the plan that the run was started with; unless strict, steps and tasks that have not had
 # their turn may differ.
 require_same_plan() { # STRICT
+    local place name hint="render the plan as it was, or start a new run"
+    for ((place = 0; place < ${#variable_name[@]}; place++)); do
+        name=PLAN_${variable_name[place]}
+        [ -z "${!name+set}" ] || [ "${!name}" = "${variable_value[place]}" ] ||
+            die 3 "$name is not what this run was started with" "leave it away, or start a new run"
+    done
     [ -n "$started_parts" ] && [ "$started_parts" != "$part_lines" ] || return 0
     find_changes
+    [ -n "$changed" ] || hint="only later steps differ: take them up with RESUME=1"
     if [ -n "$changed" ] || (($1)); then
-        die 3 "the plan has changed since this run was started${changed:+: $changed}" \
-            "render the plan as it was, go on with RESUME=1 if only later steps changed, or start a new run"
+        die 3 "the plan has changed since this run was started${changed:+: $changed}" "$hint"
     fi
 }
 
@@ -2826,17 +2850,19 @@ read_results() {
 
 # Turns what is still said to run into `interrupted`. Ends the runner when another process works
 # on one of the run's tasks.
-interrupt_dead() {
+interrupt_dead() { # END
     local number things=()
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         things+=("task $run_id/${x_name[number]}")
     done
     ((!${#things[@]})) || must_claim "${things[@]}"
-    find_unended
-    end_old_jobs
-    end_tree "AGENT_WORKERS_RUN=$run_dir/" prefix ||
-        die 1 "processes of this run are still alive: $answer" "end them by hand, then run this again"
-    forget_ends
+    if (($1)); then
+        find_unended
+        end_old_jobs
+        end_tree "AGENT_WORKERS_RUN=$run_dir/" prefix ||
+            die 1 "processes of this run are still alive: $answer" "end them by hand, then run this again"
+        forget_ends
+    fi
     read_results
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         [ "${x_status[number]}" != running ] || task_interrupted "$number" "the runner was killed"
@@ -2894,7 +2920,7 @@ task_job() { # NUMBER
     ((!x_agent_started[number])) || r_agent_started=true
     place_mark=$folder place_folder=$root place_log=$folder/when.log
     verdict=0
-    [ "$t_when" = - ] || decide "$t_when"
+    [ "$t_when" = - ] || ((x_agent_started[number])) || decide "$t_when"
     case $verdict in
     0)
         job_event started task - '{}'
@@ -3096,8 +3122,9 @@ last_line() { # LOG
 
 # Makes a task's worktree, or takes the one that an earlier try of it left.
 make_worktree() { # NUMBER KNOWN
-    local tree=${x_worktree[$1]} admin=''
-    if [ -n "$2" ] && [ -d "$tree" ]; then
+    local tree=${x_worktree[$1]} admin='' note=$run_dir/tasks/${x_name[$1]}/.made
+    # The note is written when nothing of the names existed: what is found later is this run's.
+    if [ -e "$note" ] && [ -d "$tree" ]; then
         look "$1" || return
         [ "$branch" = "${x_branch[$1]}" ] ||
             fail_task failed "the worktree $tree is not on ${x_branch[$1]}" || return
@@ -3123,14 +3150,21 @@ make_worktree() { # NUMBER KNOWN
 
 # Makes the branch and the worktree, without its files.
 add_worktree() { # NUMBER KNOWN
-    local tree=${x_worktree[$1]} name=${x_branch[$1]} base=${x_base[$1]} message there=0
-    ((x_free[$1])) || ! git_plain -C "$root" rev-parse --verify --quiet "refs/heads/$name" >/dev/null ||
+    local tree=${x_worktree[$1]} name=${x_branch[$1]} base=${x_base[$1]} message tip='' there=0
+    if ((!x_free[$1])) || [ -e "$note" ]; then
+        tip=$(git_plain -C "$root" rev-parse --verify --quiet "refs/heads/$name")
+    fi
+    if [ -n "$tip" ]; then
         there=1
-    if ((there)) && [ -z "$2" ]; then
-        fail_task failed "the branch '$name' exists already" || return
-    elif ((!there)) && { [ -e "$tree" ] || [ -L "$tree" ]; }; then
+        [ -e "$note" ] || fail_task failed "the branch '$name' exists already" || return
+        [ -z "$2" ] || json_get "$2" head
+        [ "$tip" = "$base" ] || [ "$tip" = "${2:+$answer}" ] ||
+            fail_task failed "the branch '$name' has commits of somebody else" || return
+    fi
+    if [ -e "$tree" ] || [ -L "$tree" ]; then
         fail_task failed "the worktree $tree exists already" || return
     fi
+    { : >"$note"; } 2>/dev/null || fail_task failed "cannot write $note" || return
     if ((there)); then
         add_under_lock "$tree" "$name" && return 0
     else
@@ -3155,7 +3189,7 @@ become_git() { # FOLDER WORD...
     local folder=$1
     shift
     umask "$caller_umask"
-    export GIT_OPTIONAL_LOCKS=0 LC_ALL=C
+    export GIT_OPTIONAL_LOCKS=0 LC_ALL=C AGENT_WORKERS_RUN=$run_dir/git
     # In a worktree that has lost its .git, git must not find a repository above it.
     [ "$folder" = "$root" ] || export GIT_CEILING_DIRECTORIES=${folder%/*}
     set -- -C "$folder" "$@"
@@ -3446,6 +3480,12 @@ run_tasks() {
             next_ready=$((next_ready + 1))
             if [ -n "$interrupted" ] || [ -n "$trouble" ]; then no_more='the run was stopped'; fi
             if is_to_be_run "$number"; then
+                if ((!has_run)); then
+                    # A postflight that passed before this is worth nothing any more.
+                    use_no_task
+                    new_list "$plan_postflight"
+                    postflight_json=(${h_json[@]+"${h_json[@]}"})
+                fi
                 say "${x_name[number]}" started
                 begin_task "$number"
             else
@@ -3514,7 +3554,8 @@ is_to_be_run() { # NUMBER
     done
     reason=${reason:-$no_more}
     [ -n "$reason" ] || return 0
-    x_status[$1]=not-started x_reason[$1]=$reason
+    [ "${x_status[$1]}" = not-started ] || return 1
+    x_reason[$1]=$reason
     blank_record "$1"
     return 1
 }
@@ -3571,7 +3612,11 @@ finish_run() {
     reason=$answer
     run_event "$word" run - "{\"status\": \"$run_status\", \"reason\": $reason}"
     save_manifest
-    case $run_status$gate_status in failedpassed | interruptedpassed) write_rollback ;; esac
+    case $run_status$gate_status in
+    failedpassed | interruptedpassed) write_rollback ;;
+    # That of an earlier try: there is nothing to take back any more.
+    passed*) [ ! -e "$run_dir/rollback.sh" ] || rm -f -- "$run_dir/rollback.sh" ;;
+    esac
     write_report
     if [ -n "$trouble" ] && [ "$run_code" != 1 ] && [ -z "$interrupted" ]; then
         run_status=failed run_code=1
@@ -3754,7 +3799,7 @@ next_commands() {
         if stands "$number" && ! is_well "$number"; then
             again+="${again:+,}${x_name[number]}"
         fi
-        [ -n "${x_head[number]}" ] || [ -d "${x_worktree[number]}" ] || continue
+        [ "${x_status[number]}" != not-started ] && [ -d "${x_worktree[number]}" ] || continue
         quote_word "${x_worktree[number]}"
         tree=$answer
         quote_word "${x_branch[number]}"
@@ -3794,6 +3839,10 @@ next_commands() {
         quote_word "$answer"
         next_titles+=("Resume")
         next_blocks+=("cd $tree && RESUME=1 RUN_ID=$run_id $logs$answer")
+        if [ -n "$again" ]; then
+            next_titles+=("Start agents again, after a look at their worktrees")
+            next_blocks+=("cd $tree && RESUME=1 RERUN=$again RUN_ID=$run_id $logs$answer")
+        fi
         ;;
     esac
     if [ -n "$clean" ]; then
@@ -3815,10 +3864,6 @@ write_report() {
     for ((place = 0; place < ${#next_titles[@]}; place++)); do
         made+="$newline## ${next_titles[place]}$newline$newline\`\`\`bash$newline${next_blocks[place]}$newline\`\`\`$newline"
     done
-    if [ -n "$again" ]; then
-        made+="${newline}A task whose agent had started is not run again unasked: look at its worktree,$newline"
-        made+="then resume with \`RERUN=$again\` as well.$newline"
-    fi
     write_file "$run_dir/REPORT.md" "$made" || records_failed "$run_dir/REPORT.md"
 }
 
@@ -3889,6 +3934,7 @@ print_summary() {
         case ${next_titles[place]} in
         R*) title=r${next_titles[place]#R} ;;
         M*) title=m${next_titles[place]#M} ;;
+        S*) title=s${next_titles[place]#S} ;;
         *) title=c${next_titles[place]#C} ;;
         esac
         printf 'next: %s\n      %s\n' "$title" "${next_blocks[place]%%"$newline"*}"
@@ -4140,7 +4186,7 @@ phase_task() { # NAME
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         is_named "$number" "$name" || continue
         must_claim "task $run_id/${x_name[number]}" "branch ${x_branch[number]}"
-        read_result "$number" || forget_record "$number"
+        take_up "$number"
         if ! is_in "$number" ${rerun_words[@]+"${rerun_words[@]}"}; then
             if is_well "$number"; then
                 printf '%s: %s already\n' "${x_name[number]}" "${x_status[number]}"
@@ -4160,13 +4206,26 @@ phase_task() { # NAME
         running=0
         begin_task "$number"
         while [ -n "$live_jobs" ]; do turn; done
-        forget_notes
+        forget_notes "$number"
         [ -z "$trouble" ] || die 1 "$trouble" "free space, then go on with RESUME=1"
         choose_verdict 0
         [ -z "$interrupted" ] || leave "$run_code"
         is_well_or_left_out "$number" || code=1
     done
     leave "$code"
+}
+
+# Reads a task's record; what a dead runner left of it is ended and recorded.
+take_up() { # NUMBER
+    read_result "$1" || forget_record "$1"
+    [ "${x_status[$1]}" = running ] || return 0
+    find_unended "$1"
+    end_old_jobs "$1"
+    end_tree "AGENT_WORKERS_RUN=$run_dir/tasks/${x_name[$1]}" exact ||
+        die 1 "processes of ${x_name[$1]} are still alive: $answer" "end them"
+    forget_ends
+    read_result "$1" || forget_record "$1"
+    [ "${x_status[$1]}" != running ] || task_interrupted "$1" "the runner was killed"
 }
 
 require_task() { # NAME
@@ -4185,7 +4244,7 @@ phase_finish() {
     export_values
     choose 1
     open_events
-    interrupt_dead
+    interrupt_dead 1
     start_jobs "$run_dir"
     case $gate_status in '' | running) gate_status=interrupted ;; esac
     finish_run 1
@@ -4220,7 +4279,7 @@ phase_status() {
             load_run
             whole=1
             open_events
-            interrupt_dead
+            interrupt_dead 0
         fi
     fi
     print_table 2>/dev/null
@@ -4260,6 +4319,7 @@ main() { # [PHASE [NAME]]
     esac
     locate
     if ((is_dry)); then
+        trap - PIPE
         print_dry_run
         exit 0
     fi
