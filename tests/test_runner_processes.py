@@ -396,6 +396,24 @@ def test_phases_of_single_tasks_leave_each_other_alone(runner: Runner) -> None:
     assert (root / "ran").read_text() == "s\ns\n"
 
 
+def test_what_an_interrupted_agent_has_done_is_recorded(runner: Runner) -> None:
+    root = runner.world.root
+    lines = f"{COMMIT}echo y > left.txt\n{flag(root / 'done')}{hold(root / 'never')}"
+    runner.plan(task("one", lines, owns=["one.txt"], setup=["echo s > made.txt"]))
+    process = runner.start()
+    runner.wait_for_file(root / "done")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 143
+    row = runner.tasks()["one"]
+    assert row["status"] == "interrupted"
+    assert row["head"] == runner.world.git("rev-parse", "one")
+    assert row["uncommitted"] == ["left.txt"]
+    # The commit took what set-up had made with it.
+    assert row["files_changed"] == ["left.txt", "made.txt", "one.txt"]
+    assert row["out_of_scope"] == ["left.txt", "made.txt"]
+    assert runner.result("one")["head"] == row["head"]
+
+
 def test_marks_stand_by_themselves(runner: Runner) -> None:
     """A process whose environment only mentions a run is not of that run."""
     mention = f"x AGENT_WORKERS_RUN={runner.folder}/ y"

@@ -318,13 +318,15 @@ json_optional() { # [TEXT]
 
 # Answers a JSON list whose brackets stand at a depth.
 json_list() { # DEPTH ITEM...
-    local pad='' item made=''
+    local pad='' item made='' items=()
     printf -v pad '%*s' "$1" ''
     shift
-    for item; do
-        made+="${made:+,}$newline$pad ${item//"$newline"/$newline$pad }"
-    done
-    answer="[${made:+$made$newline$pad}]"
+    answer='[]'
+    (($#)) || return 0
+    for item; do items+=("$pad ${item//"$newline"/$newline$pad }"); done
+    # At once: a text that grows by each of many items is copied each time.
+    printf -v made ",$newline%s" "${items[@]}"
+    answer="[${made#,}$newline$pad]"
 }
 
 # Answers the text that a JSON string stands for.
@@ -2201,6 +2203,28 @@ put_result() { # NUMBER RECORD
     take_result "$1" "$2"
 }
 
+# Adds to the `record` of a task that was interrupted what its agent has changed until then.
+add_changes() { # NUMBER
+    local key stamp='' before behind was_there
+    json_get "$record" agent_started
+    cut "$record" '"files_changed": []' && [ "$answer" = true ] && [ -d "${x_worktree[$1]}" ] || return 0
+    use_task "$1"
+    this_task=${x_name[$1]} r_head='' r_files=() r_left=() r_outside=()
+    if after_setup "$1" "$run_dir/tasks/$this_task"; then collect "$1" "$stamp"; fi
+    this_task=-
+    json_optional "$r_head"
+    json_set "$record" head "$answer"
+    record=$answer
+    for key in files_changed out_of_scope uncommitted; do
+        case $key in
+        files_changed) json_list 1 ${r_files[@]+"${r_files[@]}"} ;;
+        out_of_scope) json_list 1 ${r_outside[@]+"${r_outside[@]}"} ;;
+        *) json_list 1 ${r_left[@]+"${r_left[@]}"} ;;
+        esac
+        ! cut "$record" "\"$key\": []" || record="$before\"$key\": $answer$behind"
+    done
+}
+
 # Records that a task was running when everything was ended.
 task_interrupted() { # NUMBER REASON
     local record
@@ -2220,6 +2244,7 @@ task_interrupted() { # NUMBER REASON
     at "$now"
     json_set "$record" ended_at "\"$answer\""
     record=$answer
+    [ "$2" != interrupted ] || add_changes "$1"
     make_event stopped task "${x_name[$1]}" - "{\"reason\": \"$2\"}"
     put_task_event "$1" "$answer"
     put_result "$1" "$record"
@@ -3251,14 +3276,17 @@ look() { # NUMBER [PATHSPEC...]
         fail_task failed "the worktree cannot be read: $(become_git "$tree" "$@" 2>&1 >/dev/null)"
         return
     fi
-    head='' branch='' entries=''
+    head='' branch=''
+    set --
+    local found=()
     for line in $out; do
         case $line in
         '# branch.oid '*) head=${line#'# branch.oid '} ;;
         '# branch.head '*) branch=${line#'# branch.head '} ;;
-        [1u\?]' '*) entries+=${entries:+$newline}$line ;;
+        [1u\?]' '*) found+=("$line") ;;
         esac
     done
+    entries="${found[*]-}"
 }
 
 # Answers the path of a line of `git status`, as git writes it.
