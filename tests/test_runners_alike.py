@@ -752,7 +752,7 @@ plans = shaped(
 
 
 @settings(
-    max_examples=8,
+    max_examples=5,
     deadline=None,
     derandomize=True,
     database=None,

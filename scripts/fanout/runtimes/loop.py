@@ -1335,7 +1335,7 @@ def enter(run: Run, base: str) -> None:
                 write_plan(run)
                 save_gate(run)
         return
-    if run.resume:
+    if run.resume and not os.path.isdir(run.folder):
         raise RunError(2, f"there is no run {run.id!r} to go on with", "check RUN_ID and LOG_ROOT")
     exclude(run)
     make_dir(run.folder)

@@ -2326,7 +2326,8 @@ enter() {
         fi
         return
     fi
-    ((!is_resumed)) || die 2 "there is no run '$run_id' to go on with" "check RUN_ID and LOG_ROOT"
+    ((!is_resumed)) || [ -d "$run_dir" ] ||
+        die 2 "there is no run '$run_id' to go on with" "check RUN_ID and LOG_ROOT"
     exclude_runs
     if ! mkdir -p -- "$run_dir" || ! : >"$run_dir/.started"; then die 1 "cannot make $run_dir"; fi
     open_events
