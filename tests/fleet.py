@@ -13,7 +13,7 @@ from under_fire import Case, call
 from world import wait_for
 
 WORKERS = 50
-STEPS = 50
+STEPS = 80
 ENDED = ("exited", "gone")
 
 
