@@ -752,7 +752,7 @@ plans = shaped(
 
 
 @settings(
-    max_examples=5,
+    max_examples=3,
     deadline=None,
     derandomize=True,
     database=None,

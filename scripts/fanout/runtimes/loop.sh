@@ -878,7 +878,7 @@ agent_words=()
 # read of a line when the time for it is up: it gets a line each second instead of a time.
 start_jobs() { # FOLDER
     local pipe=$1/.pipe.$$
-    live_jobs='' last_job=0 interrupted='' trouble='' dirty=0 late=0 last_tick=0
+    live_jobs='' last_job=0 interrupted='' trouble='' dirty=0 last_tick=0
     job_pid=() job_deadline=() job_task=()
     if ! mkfifo -- "$pipe" || ! exec 3<>"$pipe"; then
         die 1 "cannot make $pipe" "free space, then go on with RESUME=1"
@@ -950,13 +950,9 @@ has_report() {
 
 # One turn of the coordinator: a report is taken, or a second passes.
 turn() {
-    local wait=$tick
-    ((!late)) || wait=0.1
-    if [ -z "$interrupted" ] && next_report "$wait"; then
+    if [ -z "$interrupted" ] && next_report "$tick"; then
         take_report "$report"
         while ((bash_version >= 4)) && has_report && next_report 1; do take_report "$report"; done
-    elif ((late)); then
-        dirty=1
     fi
     if [ -n "$interrupted" ]; then
         stop_jobs
@@ -965,9 +961,7 @@ turn() {
     clock
     ((now - last_tick < 200000 && now >= last_tick)) || look_at_jobs
     # Between tasks it is written once, when the next ones have been started.
-    if ((dirty && !in_tasks)) || ((late && (dirty || now - manifest_at > 200000))); then
-        save_manifest
-    fi
+    ((!dirty || in_tasks)) || save_manifest
 }
 tick=1
 
@@ -1001,7 +995,7 @@ take_report() { # LINE
     job=${rest%%|*}
     rest=${rest#*|}
     case $kind in
-    tick) ((!late)) || dirty=1 ;;
+    tick) ;;
     deadline)
         job_deadline[job]=$rest
         clock
@@ -1016,8 +1010,7 @@ take_report() { # LINE
         ;;
     record)
         read_result "${job_task[job]}"
-        # Often the next change comes at once: it is written when none has come for a moment.
-        late=1
+        dirty=1
         ;;
     step) step_report=$rest ;;
     over) job_over "$job" "$rest" ;;
@@ -2076,7 +2069,7 @@ save_manifest() {
     local made number rows=''
     ((whole)) || return 0
     clock
-    dirty=0 late=0 manifest_at=$now
+    dirty=0
     json_string "$run_id"
     made="{$newline \"schema\": 1,$newline \"run_id\": $answer,"
     json_string "$plan_run_name"
