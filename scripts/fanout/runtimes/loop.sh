@@ -878,7 +878,7 @@ agent_words=()
 # read of a line when the time for it is up: it gets a line each second instead of a time.
 start_jobs() { # FOLDER
     local pipe=$1/.pipe.$$
-    live_jobs='' last_job=0 interrupted='' trouble='' dirty=0 last_tick=0
+    live_jobs='' last_job=0 trouble='' dirty=0 last_tick=0
     job_pid=() job_deadline=() job_task=()
     if ! mkfifo -- "$pipe" || ! exec 3<>"$pipe"; then
         die 1 "cannot make $pipe" "free space, then go on with RESUME=1"
@@ -912,7 +912,7 @@ start_job() { # TASK|- FUNCTION WORD...
     set +m
 }
 
-ticker=''
+ticker='' interrupted=''
 
 be_job() { # FUNCTION WORD...
     this_job=$last_job alarmed=0 my_claims=()
