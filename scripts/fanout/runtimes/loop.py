@@ -442,6 +442,14 @@ def new_step(name: str, text: str, log: str | None = None) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def steps_of(
+    commands: list[dict[str, Any]], values: dict[str, str], known: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The records of commands: those of `known` that have passed stay, all others are new."""
+    old = {step["name"]: step for step in known if step["status"] == "passed"}
+    return [old.get(c["name"]) or new_step(c["name"], clear(c, values)) for c in commands]
+
+
 # --- Processes ------------------------------------------------------------------------------
 
 
@@ -1366,13 +1374,14 @@ def run_gate(run: Run) -> None:
         say(run, "gate", "passed already")
         return
     stamp = file_clock(run.folder)
+    kept = [step for step in run.gate.get("backups", []) if step["name"] not in lost]
     run.gate = {
         "schema": 1, "status": "running", "reason": None, "started_at": now(), "ended_at": None,
         "plan_sha256": plan["sha256"], "parts": plan["parts"],
-        "preflight": kept_steps(run, "preflight", set()),
-        "backups": kept_steps(run, "backups", lost),
+        "preflight": steps_of(plan["preflight"], run.values, run.gate.get("preflight", [])),
+        "backups": steps_of(plan["backups"], run.values, kept),
     }  # fmt: skip
-    run.postflight = [new_step(c["name"], clear(c, run.values)) for c in plan["postflight"]]
+    run.postflight = steps_of(plan["postflight"], run.values, [])
     event(run, "started", "gate")
     save_gate(run)
     try:
@@ -1393,16 +1402,6 @@ def run_gate(run: Run) -> None:
     run.gate |= {"status": "passed", "ended_at": now()}
     save_gate(run)
     event(run, "completed", "gate")
-
-
-def kept_steps(run: Run, kind: str, lost: set[str]) -> list[dict[str, Any]]:
-    """The steps of the gate: those that passed before and are not lost, and new ones."""
-    old = {step["name"]: step for step in run.gate.get(kind, []) if step["status"] == "passed"}
-    return [
-        old[c["name"]] if c["name"] in old and c["name"] not in lost
-        else new_step(c["name"], clear(c, run.values))
-        for c in run.plan[kind]
-    ]  # fmt: skip
 
 
 def lost_backups(run: Run) -> set[str]:
@@ -1608,8 +1607,7 @@ def run_task(run: Run, task: Task) -> None:
         event(run, word, "task", task=task, status=task.status, reason=task.result["reason"])
         save_task(run, task)
         if task.status != "interrupted":
-            for name in (".agent-started", ".agent-exit"):
-                unlink(os.path.join(folder, name))
+            forget_agent(folder)
     except (OSError, RunError) as error:
         with run.changed:
             task.result |= {"status": "failed", "reason": f"its records cannot be kept: {error}"}
@@ -1624,6 +1622,12 @@ def failed(run: Run, error: Exception) -> None:
             message = str(error) if isinstance(error, RunError) else f"cannot keep records: {error}"
             run.trouble = RunError(1, message, "free space, then go on with RESUME=1")
         stop(run, 0)
+
+
+def forget_agent(folder: str) -> None:
+    """Remove the notes of how a task's agent began and ended."""
+    for name in (".agent-started", ".agent-exit"):
+        unlink(os.path.join(folder, name))
 
 
 def agent_end(run: Run, task: Task) -> int | None:
@@ -1650,12 +1654,9 @@ def work(run: Run, task: Task, folder: str, known: dict[str, Any]) -> None:
     if known.get("status") == "interrupted" and task.name not in run.rerun:
         end = agent_end(run, task) if known["agent_started"] else -1
         ended = -1 if end is None else end
-    for kind in ("setup", "verify"):
-        result[kind] = [new_step(c["name"], clear(c, task.values)) for c in task.plan[kind]]
     there = bool(known) and os.path.isdir(task.worktree)
-    if there:
-        old = {step["name"]: step for step in known["setup"] if step["status"] == "passed"}
-        result["setup"] = [old.get(step["name"], step) for step in result["setup"]]
+    result["setup"] = steps_of(task.plan["setup"], task.values, known["setup"] if there else [])
+    result["verify"] = steps_of(task.plan["verify"], task.values, [])
     prompt_file = os.path.join(folder, "prompt.md")
     write(prompt_file, prompt)
     if agent["prompt_mode"] == "argument" and len(os.fsencode(prompt)) > ARGUMENT_LIMIT:
@@ -1716,8 +1717,7 @@ def run_agent(run: Run, task: Task, folder: str, prompt: str, log: str) -> tuple
     prompt_file = os.path.join(folder, "prompt.md")
     say(run, task.name, "agent started")
     event(run, "started", "agent", task=task)
-    for name in (".agent-started", ".agent-exit"):
-        unlink(os.path.join(folder, name))
+    forget_agent(folder)
     save_task(run, task)
     place = Place(run, "agent", task.folder, task.worktree, task.values, task)
     env = place.environment() | {k: fill(v, task.values) for k, v in agent["env"].items()}
@@ -1959,7 +1959,6 @@ def run_tasks(run: Run) -> None:
     running: dict[str, threading.Thread] = {}
     over: list[Task] = []
     no_more = ""
-    commands = run.plan["postflight"]
     if run.plan["on_failure"] == "stop":
         left = [t for t in run.tasks if t.name not in run.rerun and stands(run, t)]
         no_more = "" if all(map(is_well, left)) else "an earlier task failed"
@@ -1968,7 +1967,7 @@ def run_tasks(run: Run) -> None:
             task = run.tasks[heapq.heappop(ready)]
             if to_be_run(run, task, no_more):
                 # A postflight that passed before this is worth nothing any more.
-                run.postflight = [new_step(c["name"], clear(c, run.values)) for c in commands]
+                run.postflight = steps_of(run.plan["postflight"], run.values, [])
                 say(run, task.name, "started")
                 thread = threading.Thread(target=in_thread, args=(run, task, over), daemon=True)
                 running[task.name] = thread
@@ -2025,8 +2024,10 @@ def to_be_run(run: Run, task: Task, no_more: str) -> bool:
 
 def stands(run: Run, task: Task) -> bool:
     """Whether a record stands: the task is well, or its agent is not started again unasked."""
-    if not task.result or is_well(task) or not task.result["agent_started"]:
-        return bool(task.result) and is_well(task)
+    if is_well(task):
+        return True
+    if not task.result.get("agent_started"):
+        return False
     if task.status != "interrupted":
         return True
     return not task.plan["agent"]["rerun_interrupted"] and agent_end(run, task) is None
@@ -2041,15 +2042,11 @@ def run_finish(run: Run) -> None:
         if task.status == "not-started":
             explain(run, task)
     well = run.gate.get("status") == "passed" and all(is_well_or_left_out(t) for t in run.tasks)
-    commands = run.plan["postflight"]
     # A task that ran since then makes a postflight that passed worthless.
     ends = [str(task.result.get("ended_at") or "") for task in run.tasks]
     later = run.ran or (run.finished_at != "" and max(ends, default="") > run.finished_at)
-    kept = [] if later else run.postflight
-    old = {step["name"]: step for step in kept if step["status"] == "passed"}
-    run.postflight = [
-        old.get(c["name"], new_step(c["name"], clear(c, run.values))) for c in commands
-    ]
+    known = [] if later else run.postflight
+    run.postflight = steps_of(run.plan["postflight"], run.values, known)
     if well and not run.stopping:
         well = run_postflight(run)
     run.status, run.exit_code = verdict(run, well)

@@ -2068,7 +2068,6 @@ save_postflight() {
 save_manifest() {
     local made number rows=''
     ((whole)) || return 0
-    clock
     dirty=0
     json_string "$run_id"
     made="{$newline \"schema\": 1,$newline \"run_id\": $answer,"
