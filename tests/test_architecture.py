@@ -19,8 +19,10 @@ LAYERS = [
     {"bash_data", "plan", "reporting", "tmux", "worktrees"},
     {"doctor", "rendering", "rescue", "workers"},
     {"capturing", "contract", "copies", "delivery", "jobs", "pending"},
-    {"starting", "steering", "takeback"},
-    {"cleaning", "resuming", "sending", "spawning", "stopping", "waiting"},
+    {"candidates", "starting", "steering", "takeback"},
+    {"approvals", "changelog", "merging", "cleaning", "resuming", "sending", "spawning"},
+    {"collecting", "forecasting", "publishing", "reviewing", "stopping", "waiting"},
+    {"integrating", "undoing"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 

@@ -1,0 +1,377 @@
+"""Candidates: branches whose work may be merged, wherever they came from."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from fanout import git, records
+from fanout import workers as life
+from fanout.copies import is_our_copy
+from fanout.errors import SkillError, refused, usage
+from fanout.fields import NamedTuple
+from fanout.worktrees import NULL_ID, Status, admin_dir_of, read_status, registered
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Candidate(NamedTuple):
+    """One branch with work on it.
+
+    `kind` is `worker`, `task` (of a run) or `branch`. `base` is the commit that its own work
+    starts from, `head` its tip, empty when the branch is not there. `worktree` is empty where
+    nothing has the branch checked out. `target` is the full name of the integration branch, as it
+    was recorded, or None. `checks` are the shell commands that its own run verified it with.
+    `record` is the folder that holds its reviews. `changelog` is the file that its plan names for
+    its entry, or empty.
+    """
+
+    name: str
+    kind: str
+    branch: str
+    base: str
+    head: str
+    worktree: str
+    owns: list[str]
+    target: str | None
+    checks: list[str]
+    record: str
+    changelog: str
+
+    @property
+    def ref(self) -> str:
+        """The full name of its branch."""
+        return "refs/heads/" + self.branch
+
+    def to_json(self) -> dict[str, Any]:
+        """What answers say of a candidate."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "branch": self.branch,
+            "base": self.base,
+            "head": self.head,
+            "worktree": self.worktree or None,
+            "owns": self.owns,
+        }
+
+
+class Choice(NamedTuple):
+    """Which candidates are meant: names of workers, tasks of a run, or branches with one base."""
+
+    names: list[str]
+    run: str
+    branches: list[str]
+    base: str
+
+    @property
+    def options(self) -> list[str]:
+        """The options that choose the same kind of candidates again, without any name."""
+        if self.run:
+            return ["--run", os.path.abspath(self.run)]
+        return ["--base", self.base] if self.branches else []
+
+    def words(self, names: list[str]) -> list[str]:
+        """The words that choose these of the candidates, for a command to paste."""
+        if self.branches:
+            return [*(word for name in names for word in ("--branch", name)), *self.options]
+        return [*names, *self.options]
+
+
+def find(repo: git.Repository, choice: Choice) -> list[Candidate]:
+    """The candidates that are meant, in the order asked for; all there are without a name.
+
+    Raises SkillError `usage`, `unknown-worker`, `unknown-task`, `unknown-branch` (exit 2),
+    `record-damaged`.
+    """
+    if choice.branches and (choice.names or choice.run):
+        raise usage("usage", "--branch stands in place of NAME and --run")
+    heads = git.branch_heads(repo.common_dir)
+    if choice.branches:
+        found = of_branches(repo, choice, heads)
+    elif choice.run:
+        found = of_run(repo, choice, heads)
+    else:
+        found = of_workers(repo, choice, heads)
+    return with_bases(repo, found, heads)
+
+
+def of_workers(repo: git.Repository, choice: Choice, heads: dict[str, str]) -> list[Candidate]:
+    """Interactive workers by name, or all of them."""
+    found, errors = life.load_all(repo.common_dir, list(dict.fromkeys(choice.names)))
+    if errors:
+        raise errors[0]
+    return [
+        Candidate(
+            name=worker.name,
+            kind="worker",
+            branch=worker.branch,
+            base=worker.base,
+            head=heads.get(worker.branch_ref, ""),
+            worktree=worker.worktree if os.path.isdir(worker.worktree) else "",
+            owns=worker.owns,
+            target=worker.integration_branch,
+            checks=[],
+            record=records.worker_dir(repo.common_dir, worker.name),
+            changelog="",
+        )
+        for worker in found
+    ]
+
+
+def of_run(repo: git.Repository, choice: Choice, heads: dict[str, str]) -> list[Candidate]:
+    """The tasks of a run, by name, or all of them that have a branch."""
+    manifest = read_run(choice.run, "manifest.json")
+    plan = read_run(choice.run, "plan.json")
+    if os.path.realpath(str(manifest.get("repo"))) != repo.main_root and os.path.realpath(
+        str(manifest.get("repo"))
+    ) not in (repo.top, *map(os.path.realpath, registered(repo.common_dir).values())):
+        raise usage(
+            "other-repository",
+            f"the run in {choice.run!r} worked on {manifest.get('repo')!r}",
+            "give --repo DIR",
+        )
+    plans = {task["name"]: task for task in plan["tasks"]}
+    tasks = {task["name"]: task for task in manifest["tasks"]}
+    for name in choice.names:
+        if name not in tasks:
+            raise usage(
+                "unknown-task",
+                f"the run in {choice.run!r} has no task {name!r}",
+                f"its tasks: {', '.join(list(tasks)[:20])}",
+            )
+    found: list[Candidate] = []
+    for name in dict.fromkeys(choice.names) if choice.names else tasks:
+        task = tasks[name]
+        ref = f"refs/heads/{task['branch']}"
+        if not task["base"] or (not choice.names and ref not in heads):
+            if choice.names:
+                raise usage("unknown-task", f"the task {name!r} has no branch: {task['status']}")
+            continue
+        worktree = task["worktree"] or ""
+        found.append(
+            Candidate(
+                name=name,
+                kind="task",
+                branch=task["branch"],
+                base=task["base"],
+                head=heads.get(ref, ""),
+                worktree=worktree if os.path.isdir(worktree) else "",
+                owns=list(plans.get(name, {}).get("owns") or []),
+                target=manifest.get("integration_branch"),
+                checks=[step["command"] for step in task["verify"]],
+                record=branch_record(repo.common_dir, ref),
+                changelog=str(plans.get(name, {}).get("changelog") or ""),
+            )
+        )
+    return found
+
+
+def run_checks(run: str) -> list[str]:
+    """The checks on the combined work that the plan of a run names."""
+    return [str(command) for command in read_run(run, "plan.json").get("checks", [])]
+
+
+def read_run(run: str, name: str) -> dict[str, Any]:
+    """A record of a run. Raises SkillError `unknown-run` (exit 2), `record-damaged`."""
+    path = os.path.join(run, name)
+    try:
+        value = records.read_json(path)
+    except FileNotFoundError:
+        raise usage(
+            "unknown-run", f"{run!r} holds no {name}", "give --run .worker-runs/<run-id>"
+        ) from None
+    if not isinstance(value.get("tasks"), list):
+        raise records.damaged(path, "it has no list of tasks")
+    return value
+
+
+def of_branches(repo: git.Repository, choice: Choice, heads: dict[str, str]) -> list[Candidate]:
+    """Plain branches that share one base."""
+    if not choice.base:
+        raise usage("usage", "--branch needs --base REF", "name the commit that they started from")
+    base = git.resolve_commit(repo, choice.base)
+    trees = checkouts(repo)
+    found: list[Candidate] = []
+    for branch in dict.fromkeys(word.removeprefix("refs/heads/") for word in choice.branches):
+        ref = f"refs/heads/{branch}"
+        if ref not in heads:
+            raise usage(
+                "unknown-branch", f"there is no branch {branch!r}", "`git branch` lists them"
+            )
+        found.append(
+            Candidate(
+                name=branch,
+                kind="branch",
+                branch=branch,
+                base=base,
+                head=heads[ref],
+                worktree=trees.get(ref, ""),
+                owns=[],
+                target=repo.branch,
+                checks=[],
+                record=branch_record(repo.common_dir, ref),
+                changelog="",
+            )
+        )
+    return found
+
+
+def checkouts(repo: git.Repository) -> dict[str, str]:
+    """The checkout of each branch that is checked out, by full ref name."""
+    done = git.require_git(repo.common_dir, "worktree", "list", "--porcelain", "-z")
+    found: dict[str, str] = {}
+    path = ""
+    for line in done.text.split("\0"):
+        word, _, rest = line.partition(" ")
+        if word == "worktree":
+            path = rest
+        elif word == "branch" and os.path.isdir(path):
+            found[rest] = os.path.realpath(path)
+    return found
+
+
+def branch_record(common_dir: str, ref: str) -> str:
+    """Where the reviews of a branch are kept that is no interactive worker's."""
+    import hashlib
+
+    digest = hashlib.sha256(os.fsencode(ref)).hexdigest()[:16]
+    return f"{records.home(common_dir)}/branches/{digest}"
+
+
+# --- Where the work starts ------------------------------------------------------------------
+
+
+def with_bases(
+    repo: git.Repository, candidates: list[Candidate], heads: dict[str, str]
+) -> list[Candidate]:
+    """Candidates with the commit that their own work starts from.
+
+    That is the recorded base; or, where the branch was moved onto a newer commit of the
+    integration branch since, or took it in, that one: what others did there is no work of its own.
+    """
+    wanted: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        # A plain branch forks off what --base names.
+        start = candidate.base
+        if candidate.kind != "branch":
+            start = heads.get(candidate.target or "", "")
+        if candidate.head and start:
+            wanted.setdefault(start, []).append(candidate)
+    bases: dict[str, str] = {}
+    for start, members in wanted.items():
+        forks = fork_points(repo.common_dir, [c.head for c in members], start)
+        for candidate in members:
+            fork = forks[candidate.head]
+            if candidate.kind == "branch" or (
+                fork not in ("", candidate.base, candidate.head)
+                and git.is_ancestor(repo.common_dir, candidate.base, fork)
+            ):
+                bases[candidate.name] = fork or candidate.base
+    return [c._replace(base=bases.get(c.name, c.base)) for c in candidates]
+
+
+def fork_points(repo_dir: str, heads: list[str], start: str) -> dict[str, str]:
+    """By head the newest commit that it shares with `start`; empty where they share none."""
+    words = "".join(f"{head}\n" for head in heads) + f"^{start}\n"
+    done = git.require_git(repo_dir, "rev-list", "--parents", "--stdin", stdin=words.encode())
+    parents: dict[str, list[str]] = {}
+    for line in done.text.splitlines():
+        commit, *rest = line.split()
+        parents[commit] = rest
+    found: dict[str, str] = {}
+    for head in heads:
+        border = border_of(head, parents)
+        if len(border) == 1:
+            found[head] = border.pop()
+        else:
+            answer = git.git(repo_dir, "merge-base", start, head)
+            found[head] = answer.text.strip()
+    return found
+
+
+def border_of(head: str, parents: dict[str, list[str]]) -> set[str]:
+    """The commits that the history of a head enters after its own ones; itself if it has none."""
+    border: set[str] = set()
+    seen: set[str] = set()
+    todo = [head]
+    while todo:
+        commit = todo.pop()
+        if commit in seen:
+            continue
+        seen.add(commit)
+        if commit in parents:
+            todo += parents[commit]
+        else:
+            border.add(commit)
+    return border
+
+
+# --- What is not committed ------------------------------------------------------------------
+
+
+def leftovers(repo: git.Repository, candidate: Candidate, *, ignored: bool = False) -> Status:
+    """What is changed in a candidate's tree and no part of its branch; copies of ours left out.
+
+    Raises SkillError `worktree-mismatch` when its folder is no worktree of this repository on its
+    branch: then nothing that is found there says anything about the work.
+    """
+    if not candidate.worktree:
+        return Status(candidate.head, candidate.ref, [], [], [], [], [], [])
+    admin = admin_dir_of(candidate.worktree)
+    own = os.path.realpath(candidate.worktree) == repo.main_root or (
+        admin is not None
+        and os.path.dirname(os.path.realpath(admin)) == os.path.join(repo.common_dir, "worktrees")
+    )
+    if not own:
+        raise refused(
+            "worktree-mismatch",
+            f"{candidate.worktree!r} is no worktree of this repository",
+            "look at it; `git worktree list` says what git knows",
+        )
+    status = read_status(candidate.worktree, ignored=ignored)
+    if status.branch != candidate.ref:
+        raise refused(
+            "worktree-mismatch",
+            f"{candidate.worktree!r} is on {status.branch or 'no branch'}, not on "
+            f"{candidate.branch!r}",
+            f"switch it back, or review what it has: git -C {life.quote(candidate.worktree)} log",
+        )
+    if candidate.kind != "worker":
+        return status
+    worker = life.load(repo.common_dir, candidate.name)
+    kept = [
+        path for path in status.untracked if not is_our_copy(worker, candidate.worktree, path)
+    ]
+    return status._replace(untracked=kept)
+
+
+def target_of(repo: git.Repository, candidates: list[Candidate], into: str) -> str:
+    """The full name of the branch that the work is to end in.
+
+    Raises SkillError `usage` when the records name none or several, `unknown-branch` (exit 2).
+    """
+    if into:
+        target = "refs/heads/" + into.removeprefix("refs/heads/")
+    else:
+        targets = {candidate.target for candidate in candidates}
+        recorded = sorted(target for target in targets if target)
+        if len(targets) != 1 or not recorded:
+            names = ", ".join(recorded) or "none"
+            raise usage(
+                "no-integration-branch",
+                f"the records name no single integration branch ({names})",
+                "give --into BRANCH",
+            )
+        target = recorded[0]
+    if git.ref_commit(repo.common_dir, target) is None:
+        raise usage("unknown-branch", f"there is no branch {target.removeprefix('refs/heads/')!r}")
+    if git.symbolic_target(repo.common_dir, target) is not None:
+        raise refused(
+            "branch-replaced",
+            f"{target} stands for another branch",
+            "name that branch with --into",
+        )
+    return target
