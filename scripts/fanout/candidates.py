@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 from fanout import git, records
 from fanout import workers as life
 from fanout.copies import is_our_copy
-from fanout.errors import SkillError, refused, usage
+from fanout.errors import refused, usage
 from fanout.fields import NamedTuple
-from fanout.worktrees import NULL_ID, Status, admin_dir_of, read_status, registered
+from fanout.worktrees import Status, admin_dir_of, read_status, registered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -342,9 +341,7 @@ def leftovers(repo: git.Repository, candidate: Candidate, *, ignored: bool = Fal
     if candidate.kind != "worker":
         return status
     worker = life.load(repo.common_dir, candidate.name)
-    kept = [
-        path for path in status.untracked if not is_our_copy(worker, candidate.worktree, path)
-    ]
+    kept = [path for path in status.untracked if not is_our_copy(worker, candidate.worktree, path)]
     return status._replace(untracked=kept)
 
 

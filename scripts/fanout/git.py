@@ -67,9 +67,16 @@ def require_git(
     """Run git and demand success. Raises SkillError `git-failed` with git's own words."""
     done = git(cwd, *arguments, stdin=stdin, env=env)
     if done.code != 0:
-        command = next((word for word in arguments if not word.startswith("-")), "git")
-        raise SkillError("git-failed", f"git {command} failed: {done.error_text or done.code}")
+        words = zip(("", *arguments), arguments, strict=False)
+        command = next((w for before, w in words if w[:1] != "-" and before != "-c"), "git")
+        raise SkillError("git-failed", f"git {command} failed: {reason(done) or done.code}")
     return done
+
+
+def reason(done: Completed) -> str:
+    """What git says of a failure, without advice: it gives some on the graft file each time."""
+    lines = done.error_text.split("\n")
+    return "\n".join(line for line in lines if not line.startswith("hint:"))
 
 
 def open_repository(directory: str) -> Repository:
