@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from fanout import candidates as offers
 from fanout import git, merging
@@ -10,7 +11,7 @@ from fanout.candidates import Candidate
 from fanout.errors import SkillError
 from fanout.fields import NamedTuple
 from fanout.merging import Merged
-from fanout.process import finish, start
+from fanout.process import side_by_side
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 EVERY_ORDER = 6
 # More merges than this are shared out over two processes.
 SHARED = 24
-READERS = 2
 
 
 class Changes(NamedTuple):
@@ -56,41 +56,37 @@ class Forecast(NamedTuple):
 def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str) -> Forecast:
     """Foresee each candidate, every pair and the order in which they are given."""
     dirty = uncommitted(repo, found)
-    bases = {c.head: c.base for c in found if c.head}
-    changes = read_changes(repo.common_dir, bases)
+    present = [c for c in found if c.head]
+    names = [c.name for c in present]
+    # The integration branch has changes of its own since each base.
+    wanted = {(head, c.base) for c in present for head in (c.head, tip)}
+    changes = read_changes(repo.common_dir, sorted(wanted))
     with merging.scratch(repo.common_dir) as env:
-        present = [c for c in found if c.head]
-        alone = merge_apart(repo.common_dir, [(tip, c.head) for c in present], env)
-        targets = dict(zip([c.name for c in present], alone, strict=True))
-        pairs = foresee_pairs(repo.common_dir, present, changes, env)
-        apart = all(p.outcome == "clean" for p in pairs.values()) and all(
-            is_apart(changes[a.head], changes[b.head]) and a.base == b.base == tip
-            for number, a in enumerate(present)
-            for b in present[:number]
-        )
-        if apart:
-            # What changes different files of one commit merges in every order.
-            asked, reached = Merged("clean"), [c.name for c in present]
-            order, all_tried = (reached, True) if present else (None, True)
+        tries = Tries(repo.common_dir, changes, env)
+        alone = tries.merges([(Side(tip, c.base), Side(c.head, c.base)) for c in present])
+        pairs = [(a, b) for number, b in enumerate(present) for a in present[:number]]
+        each = tries.merges([(Side(a.head, a.base), Side(b.head, b.base)) for a, b in pairs])
+        if tries.merged:
+            orders = Orders(repo.common_dir, tip, {c.name: c.head for c in present}, env)
+            asked, reached = orders.follow(names)
+            order, all_tried = (names, True) if asked.outcome == "clean" else orders.search(names)
         else:
-            tries = Orders(repo.common_dir, tip, {c.name: c.head for c in present}, env)
-            names = [c.name for c in present]
-            asked, reached = tries.follow(names)
-            order, all_tried = (names, True) if asked.outcome == "clean" else tries.search(names)
+            # What changes other files of one commit merges in every order.
+            asked, reached, order, all_tried = Merged("clean"), names, names, True
+    targets = dict(zip(names, alone, strict=True))
+    two = {(a.name, b.name): merged for (a, b), merged in zip(pairs, each, strict=True)}
     for candidate in found:
         if not candidate.head:
             targets[candidate.name] = Merged("unknown", why="its branch is not there")
-    names = {name for name, paths in dirty.items() if paths}
-    targets = {name: in_doubt(merged, {name} & names) for name, merged in targets.items()}
-    pairs = {pair: in_doubt(merged, set(pair) & names) for pair, merged in pairs.items()}
+    unsure = {name for name, paths in dirty.items() if paths}
     return Forecast(
         target=target,
         tip=tip,
-        targets={c.name: targets[c.name] for c in found},
-        pairs=pairs,
-        asked=in_doubt(asked, names),
+        targets={c.name: in_doubt(targets[c.name], {c.name} & unsure) for c in found},
+        pairs={pair: in_doubt(merged, set(pair) & unsure) for pair, merged in two.items()},
+        asked=in_doubt(asked, unsure),
         reached=reached,
-        order=order,
+        order=order or None,
         all_tried=all_tried,
         shared=shared_files(present, changes),
         outside=out_of_scope(repo.common_dir, present),
@@ -107,14 +103,9 @@ def in_doubt(merged: Merged, names: set[str]) -> Merged:
 
 def uncommitted(repo: git.Repository, found: list[Candidate]) -> dict[str, list[str]]:
     """By name the files that are not committed; two trees are read at a time."""
-    from concurrent.futures import ThreadPoolExecutor
-
     trees = [c for c in found if c.worktree]
-    if not trees:
-        return {}
-    with ThreadPoolExecutor(READERS) as pool:
-        rows = pool.map(lambda candidate: unsaved(repo, candidate), trees)
-        return dict(zip([c.name for c in trees], rows, strict=True))
+    rows = side_by_side([partial(unsaved, repo, candidate) for candidate in trees])
+    return dict(zip([c.name for c in trees], rows, strict=True))
 
 
 def unsaved(repo: git.Repository, candidate: Candidate) -> list[str]:
@@ -130,71 +121,81 @@ def unsaved(repo: git.Repository, candidate: Candidate) -> list[str]:
 # --- Pairs ----------------------------------------------------------------------------------
 
 
-def read_changes(repo_dir: str, bases: dict[str, str]) -> dict[str, Changes]:
-    """By head what it changes from its base, all in one process."""
-    if not bases:
+class Side(NamedTuple):
+    """One side of a merge: a commit, and the commit that its changes are counted from."""
+
+    head: str
+    base: str
+
+
+class Tries:
+    """Merges of two sides each. `merged` counts those that git had to decide."""
+
+    def __init__(self, repo_dir: str, changes: dict[Side, Changes], env: dict[str, str]) -> None:
+        self.repo_dir = repo_dir
+        self.changes = changes
+        self.env = env
+        self.merged = 0
+
+    def merges(self, pairs: list[tuple[Side, Side]]) -> list[Merged]:
+        """What each two sides come to. Those that cannot meet need no merge."""
+        asked = [
+            (one, other)
+            for one, other in pairs
+            if one.base != other.base or not is_apart(self.changes[one], self.changes[other])
+        ]
+        self.merged += len(asked)
+        merges = merge_apart(
+            self.repo_dir, [(one.head, other.head) for one, other in asked], self.env
+        )
+        known = dict(zip(asked, merges, strict=True))
+        return [known.get(pair, Merged("clean")) for pair in pairs]
+
+
+def read_changes(repo_dir: str, sides: list[tuple[str, str]]) -> dict[Side, Changes]:
+    """What each commit changes from its base, all in one process."""
+    if not sides:
         return {}
-    words = "".join(f"{head} {base}\n" for head, base in bases.items())
+    words = "".join(f"{head} {base}\n" for head, base in sides)
     done = git.require_git(
         repo_dir, "diff-tree", "--stdin", "-r", "-z", "--raw", "--no-renames", "--no-ext-diff",
         "--always", stdin=words.encode(),
     )  # fmt: skip
-    paths: dict[str, set[str]] = {head: set() for head in bases}
-    letters: dict[str, set[str]] = {head: set() for head in bases}
-    head = ""
+    rows: list[tuple[set[str], set[str]]] = []
     fields = iter(done.text.split("\0"))
     for field in fields:
         if field.startswith(":"):
-            letters[head].add(field.rsplit(" ", 1)[1][:1])
-            paths[head].add(next(fields))
+            rows[-1][0].add(next(fields))
+            rows[-1][1].add(field.rsplit(" ", 1)[1][:1])
         elif field:
-            head = field.strip("\n")
-    return {head: Changes(frozenset(paths[head]), {"A", "D"} <= letters[head]) for head in bases}
+            rows.append((set(), set()))
+    return {
+        Side(*side): Changes(frozenset(paths), {"A", "D"} <= letters)
+        for side, (paths, letters) in zip(sides, rows, strict=True)
+    }
 
 
 def is_apart(one: Changes, other: Changes) -> bool:
     """Whether two changes of one commit cannot meet: other files, and nothing that was moved."""
     if one.renames or other.renames or one.paths & other.paths:
         return False
-    folders = {folder for path in one.paths for folder in parents(path)}
-    return not (folders & other.paths) and not any(
-        folder in one.paths for path in other.paths for folder in parents(path)
-    )
+    return not (folders_of(one.paths) & other.paths or folders_of(other.paths) & one.paths)
 
 
-def parents(path: str) -> list[str]:
-    """All folders that a path lies in."""
-    parts = path.split("/")
-    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
-
-
-def foresee_pairs(
-    repo_dir: str, found: list[Candidate], changes: dict[str, Changes], env: dict[str, str]
-) -> dict[tuple[str, str], Merged]:
-    """What each two candidates come to. Those that cannot meet need no merge."""
-    pairs = [(a, b) for number, b in enumerate(found) for a in found[:number]]
-    open_pairs = [
-        (a, b)
-        for a, b in pairs
-        if a.base != b.base or not is_apart(changes[a.head], changes[b.head])
-    ]
-    merged = merge_apart(repo_dir, [(a.head, b.head) for a, b in open_pairs], env)
-    known = dict(zip(open_pairs, merged, strict=True))
-    return {(a.name, b.name): known.get((a, b), Merged("clean")) for a, b in pairs}
+def folders_of(paths: frozenset[str]) -> set[str]:
+    """All folders that some paths lie in."""
+    parts = [path.split("/") for path in paths]
+    return {"/".join(words[:depth]) for words in parts for depth in range(1, len(words))}
 
 
 def merge_apart(repo_dir: str, pairs: list[tuple[str, str]], env: dict[str, str]) -> list[Merged]:
     """`merge_all`, by two processes where there are many."""
     if len(pairs) <= SHARED:
         return merging.merge_all(repo_dir, pairs, env)
-    from concurrent.futures import ThreadPoolExecutor
-
     half = len(pairs) // 2
-    with ThreadPoolExecutor(READERS) as pool:
-        parts = pool.map(
-            lambda part: merging.merge_all(repo_dir, part, env), [pairs[:half], pairs[half:]]
-        )
-        return [merged for part in parts for merged in part]
+    parts = [pairs[:half], pairs[half:]]
+    calls = [partial(merging.merge_all, repo_dir, part, env) for part in parts]
+    return [merged for part in side_by_side(calls) for merged in part]
 
 
 # --- Orders ---------------------------------------------------------------------------------
@@ -284,11 +285,11 @@ def write_loose_commit(folder: str, tree: str, parents_: list[str]) -> str:
 # --- Files ----------------------------------------------------------------------------------
 
 
-def shared_files(found: list[Candidate], changes: dict[str, Changes]) -> dict[str, list[str]]:
+def shared_files(found: list[Candidate], changes: dict[Side, Changes]) -> dict[str, list[str]]:
     """The files that several candidates change, with their names."""
     by_path: dict[str, list[str]] = {}
     for candidate in found:
-        for path in changes[candidate.head].paths:
+        for path in changes[Side(candidate.head, candidate.base)].paths:
             by_path.setdefault(path, []).append(candidate.name)
     return {path: names for path, names in sorted(by_path.items()) if len(names) > 1}
 
@@ -296,31 +297,22 @@ def shared_files(found: list[Candidate], changes: dict[str, Changes]) -> dict[st
 def out_of_scope(repo_dir: str, found: list[Candidate]) -> dict[str, list[str]]:
     """By name the files that a candidate changes outside of what it owns, two at a time."""
     owners = [c for c in found if c.owns]
-    outside: dict[str, list[str]] = {}
-    for first in range(0, len(owners), READERS):
-        group = owners[first : first + READERS]
-        commands = [scope_command(c) for c in group]
-        started = [start(argv, cwd=repo_dir, env=git.git_environment()) for argv in commands]
-        for candidate, argv, process in zip(group, commands, started, strict=True):
-            done = finish(process, argv)
-            if done.code != 0:
-                raise SkillError("git-failed", f"git diff-tree failed: {git.reason(done)}")
-            paths = [path for path in done.text.split("\0") if path]
-            if paths:
-                outside[candidate.name] = sorted(paths)
-    return outside
+    calls = [partial(scope, repo_dir, candidate) for candidate in owners]
+    rows = zip([c.name for c in owners], side_by_side(calls), strict=True)
+    return {name: paths for name, paths in rows if paths}
 
 
-def scope_command(candidate: Candidate) -> list[str]:
-    """The git call that lists what a candidate changes outside of what it owns.
+def scope(repo_dir: str, candidate: Candidate) -> list[str]:
+    """The files that one candidate changes outside of what it owns.
 
     Git itself matches the patterns, so that they mean here what they mean in a run.
     """
-    return [
-        "git", *git.SAFE_CONFIG, "diff-tree", "-r", "-z", "--name-only", "--no-renames",
+    done = git.require_git(
+        repo_dir, "diff-tree", "-r", "-z", "--name-only", "--no-renames",
         candidate.base, candidate.head, "--", ":(top)",
         *(f":(top,exclude,glob){pattern}" for pattern in candidate.owns),
-    ]  # fmt: skip
+    )  # fmt: skip
+    return sorted(path for path in done.text.split("\0") if path)
 
 
 def to_json(seen: Forecast) -> dict[str, Any]:

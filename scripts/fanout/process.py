@@ -12,7 +12,8 @@ from fanout.fields import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from collections.abc import Callable
+    from typing import Any, NoReturn
 
 # Where a repository is looked for must follow from the working directory alone: a hook or an
 # alias that runs this program exports locations of its own repository.
@@ -130,6 +131,34 @@ def run(
         end(process)
         raise
     return Completed(argv, process.returncode, stdout, stderr)
+
+
+def side_by_side(calls: list[Callable[[], Any]], width: int = 2) -> list[Any]:
+    """What calls that wait for processes return, so many of them at a time.
+
+    Raises what one of them raised, once all have ended.
+    """
+    import threading
+
+    results: list[Any] = [None] * len(calls)
+    errors: list[BaseException] = []
+    line = iter(enumerate(calls))
+
+    def work() -> None:
+        for number, call in line:
+            try:
+                results[number] = call()
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                errors.append(error)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in calls[:width]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -515,21 +515,22 @@ def add_worktree(repo: git.Repository, path: str, branch: str, base: str) -> str
     Call it under the repository's lock: git's own book-keeping is not safe at once with itself.
     The start is a commit id, so no upstream is configured. Raises SkillError `git-failed`.
     """
+    return add_empty(repo, path, base, "-b", branch)
+
+
+def add_detached(repo: git.Repository, path: str, commit: str) -> str:
+    """`add_worktree` without a branch."""
+    return add_empty(repo, path, commit, "--detach")
+
+
+def add_empty(repo: git.Repository, path: str, commit: str, *words: str) -> str:
+    """Make an empty worktree at a commit."""
     parent = os.path.dirname(path)
     made = missing_folders(parent)
     try:
         os.makedirs(parent, exist_ok=True)
         git.require_git(
-            repo.common_dir,
-            "worktree",
-            "add",
-            "-q",
-            "--no-checkout",
-            "-b",
-            branch,
-            "--",
-            path,
-            base,
+            repo.common_dir, "worktree", "add", "-q", "--no-checkout", *words, "--", path, commit
         )
         admin = admin_dir_of(path)
         if admin is None:

@@ -1,0 +1,136 @@
+"""Run checks on a commit, in a throw-away worktree of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from fanout import git, proctree, records, worktrees
+from fanout.errors import SkillError
+from fanout.fields import NamedTuple
+from fanout.output import progress
+from fanout.tmux import environment_with
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LOCK_WAIT = 60.0
+MARK = "AGENT_WORKERS_INTEGRATION"
+
+
+class Check(NamedTuple):
+    """How one check ended. `exit_code` is None when it did not end in time or did not start.
+
+    `reason` says why it counts as failed where the exit code alone does not; `log` is absolute.
+    """
+
+    command: str
+    exit_code: int | None
+    log: str
+    seconds: float
+    reason: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether the check says that all is well."""
+        return self.exit_code == 0 and not self.reason
+
+    def to_json(self) -> dict[str, Any]:
+        """The row of `data.checks`."""
+        return {**self._asdict(), "passed": self.passed}
+
+
+def tree_path(repo: git.Repository, integration_id: str, number: int) -> str:
+    """Where a throw-away tree stands: beside the workers' trees, outside of every checkout."""
+    return f"{repo.main_root}.worktrees/integration-{integration_id}-{number}"
+
+
+def run_checks(
+    repo: git.Repository,
+    commit: str,
+    commands: list[str],
+    *,
+    tree: str,
+    logs: str,
+    timeout: float,
+) -> list[Check]:
+    """Run commands on a commit one after the other, up to the first that fails.
+
+    The tree is made for this and removed afterwards, with all that the commands left in it and
+    all processes that they started.
+    """
+    if not commands:
+        return []
+    records.make_dir(logs)
+    mark = f"{MARK}={os.path.basename(tree)}"
+    admin = add_tree(repo, tree, commit)
+    found: list[Check] = []
+    try:
+        worktrees.fill_worktree(tree)
+        for command in commands:
+            progress(f"checking: {command}")
+            log = f"{logs}/{len(os.listdir(logs)) + 1:02d}.log"
+            found.append(run_check(command, commit, tree=tree, log=log, timeout=timeout, mark=mark))
+            if not found[-1].passed:
+                break
+    finally:
+        remove_tree(repo, tree, admin, mark)
+    return found
+
+
+def run_check(
+    command: str, commit: str, *, tree: str, log: str, timeout: float, mark: str
+) -> Check:
+    """Run one command. A check that could not run, or that changes what it checks, has failed."""
+    name, _, value = mark.partition("=")
+    env = environment_with({name: value})
+    started = time.monotonic()
+    code: int | None = None
+    reason = ""
+    try:
+        code = proctree.run_logged(
+            ["bash", "-c", command], cwd=tree, env=env, log=log, timeout=timeout, mark=mark
+        )
+        reason = f"did not end in {timeout:g} s" if code is None else ""
+    except SkillError as error:
+        reason = error.message
+    seconds = round(time.monotonic() - started, 3)
+    proctree.end_tree([], mark, grace=2.0)
+    if code == 0:
+        reason = edited(tree, commit)
+    return Check(command, code, log, seconds, reason)
+
+
+def edited(tree: str, commit: str) -> str:
+    """How a tree differs from the commit that it was made for; empty when it does not.
+
+    What is published is the commit: a check of anything else says nothing about it.
+    """
+    try:
+        status = worktrees.read_status(tree)
+    except SkillError as error:
+        return f"the tree could not be read afterwards: {error.message}"
+    if status.head != commit:
+        return f"it moved HEAD to {status.head[:12]}"
+    paths = sorted({*status.staged, *status.modified, *status.conflicted})
+    return f"it changed files that are checked in: {', '.join(paths[:10])}" if paths else ""
+
+
+def add_tree(repo: git.Repository, path: str, commit: str) -> str:
+    """Make an empty worktree at a commit without any branch; returns its administrative folder."""
+    with records.lock(repo.common_dir, "repository", wait=LOCK_WAIT, what="the worktrees"):
+        return worktrees.add_detached(repo, path, commit)
+
+
+def remove_tree(repo: git.Repository, path: str, admin_dir: str, mark: str = "") -> None:
+    """Remove a throw-away tree that this command, or one that was killed, has made."""
+    if mark:
+        proctree.end_tree([], mark, grace=1.0)
+    with records.lock(repo.common_dir, "repository", wait=LOCK_WAIT, what="the worktrees"):
+        parents = worktrees.made_folders(admin_dir)
+        trash = f"{records.home(repo.common_dir)}/integrations"
+        worktrees.remove_tree(path)
+        if os.path.isdir(admin_dir) and worktrees.owns_admin_dir(admin_dir, path):
+            worktrees.drop_admin_dir(repo.common_dir, admin_dir, trash)
+        worktrees.remove_empty(parents)
