@@ -308,6 +308,22 @@ def border_of(head: str, parents: dict[str, list[str]]) -> set[str]:
     return border
 
 
+# --- What it may change ---------------------------------------------------------------------
+
+
+def out_of_scope(repo: git.Repository, candidate: Candidate) -> list[str]:
+    """The files that a candidate changes outside of what it owns.
+
+    Git itself matches the patterns, so that they mean here what they mean in a run.
+    """
+    done = git.require_git(
+        repo.common_dir, "diff-tree", "-r", "-z", "--name-only", "--no-renames",
+        candidate.base, candidate.head, "--", ":(top)",
+        *(f":(top,exclude,glob){pattern}" for pattern in candidate.owns),
+    )  # fmt: skip
+    return sorted(path for path in done.text.split("\0") if path)
+
+
 # --- What is not committed ------------------------------------------------------------------
 
 

@@ -89,7 +89,7 @@ def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str
         order=order or None,
         all_tried=all_tried,
         shared=shared_files(present, changes),
-        outside=out_of_scope(repo.common_dir, present),
+        outside=out_of_scope(repo, present),
         uncommitted={name: paths for name, paths in dirty.items() if paths},
     )
 
@@ -294,25 +294,12 @@ def shared_files(found: list[Candidate], changes: dict[Side, Changes]) -> dict[s
     return {path: names for path, names in sorted(by_path.items()) if len(names) > 1}
 
 
-def out_of_scope(repo_dir: str, found: list[Candidate]) -> dict[str, list[str]]:
+def out_of_scope(repo: git.Repository, found: list[Candidate]) -> dict[str, list[str]]:
     """By name the files that a candidate changes outside of what it owns, two at a time."""
     owners = [c for c in found if c.owns]
-    calls = [partial(scope, repo_dir, candidate) for candidate in owners]
+    calls = [partial(offers.out_of_scope, repo, candidate) for candidate in owners]
     rows = zip([c.name for c in owners], side_by_side(calls), strict=True)
     return {name: paths for name, paths in rows if paths}
-
-
-def scope(repo_dir: str, candidate: Candidate) -> list[str]:
-    """The files that one candidate changes outside of what it owns.
-
-    Git itself matches the patterns, so that they mean here what they mean in a run.
-    """
-    done = git.require_git(
-        repo_dir, "diff-tree", "-r", "-z", "--name-only", "--no-renames",
-        candidate.base, candidate.head, "--", ":(top)",
-        *(f":(top,exclude,glob){pattern}" for pattern in candidate.owns),
-    )  # fmt: skip
-    return sorted(path for path in done.text.split("\0") if path)
 
 
 def to_json(seen: Forecast) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def load_all(common_dir: str) -> tuple[list[Integration], list[SkillError]]:
             found.append(load(common_dir, name))
         except SkillError as error:
             errors.append(error)
-    return found, errors
+    return sorted(found, key=lambda integration: integration.started_at), errors
 
 
 def undone(all_of_them: list[Integration]) -> set[str]:
@@ -135,13 +135,17 @@ def undone(all_of_them: list[Integration]) -> set[str]:
 
 
 def published_in(
-    repo_dir: str, all_of_them: list[Integration], target: str, tip: str
+    repo_dir: str,
+    chosen: list[Integration],
+    target: str,
+    tip: str,
+    all_of_them: list[Integration],
 ) -> list[Integration]:
-    """The integrations whose result is in the integration branch now and was not taken back."""
+    """Those of the chosen whose result is in the integration branch and was not taken back."""
     gone = undone(all_of_them)
     return [
         integration
-        for integration in all_of_them
+        for integration in chosen
         if integration.state == "published"
         and not integration.undoes
         and integration.id not in gone
@@ -151,13 +155,21 @@ def published_in(
     ]
 
 
+def of_head(all_of_them: list[Integration], branch: str, head: str) -> list[Integration]:
+    """The integrations that took in a branch at this very commit, whatever became of them."""
+    return [
+        integration
+        for integration in all_of_them
+        if not integration.undoes
+        and any(r["branch"] == branch and r["head"] == head for r in integration.merged)
+    ]
+
+
 def holds(common_dir: str, target: str, tip: str, branch: str, head: str) -> bool:
     """Whether a branch's very commit was integrated, as the records say.
 
     That is how squashed, rebased and picked work is known: its own commits are nowhere.
     """
     found, _ = load_all(common_dir)
-    mine = [i for i in found if any(r["branch"] == branch and r["head"] == head for r in i.merged)]
-    return bool(mine) and bool(
-        {i.id for i in mine} & {i.id for i in published_in(common_dir, found, target, tip)}
-    )
+    chosen = of_head(found, branch, head)
+    return bool(published_in(common_dir, chosen, target, tip, found))

@@ -149,20 +149,26 @@ def parse_merges(text: str) -> list[Merged]:
     return found
 
 
-def apply_change(repo_dir: str, onto: str, before: str, after: str) -> Merged:
+def apply_change(
+    common_dir: str, onto: str, before: str, after: str, env: dict[str, str] | None = None
+) -> Merged:
     """Bring the change from one commit to another onto a third, as a cherry-pick does.
 
     `git merge-tree` takes no base of its own before git 2.40. So it is given two commits with the
     trees in question whose only parent is that base; they go with a scratch folder.
     """
-    common = git.require_git(repo_dir, "rev-parse", "--path-format=absolute", "--git-common-dir")
-    common_dir = common.text.removesuffix("\n")
-    with scratch(common_dir) as env:
-        ours = bare_commit(repo_dir, onto, before, env)
-        theirs = bare_commit(repo_dir, after, before, env)
-        place = env["GIT_OBJECT_DIRECTORY"]
-        # The result is written to the repository.
-        return merge(repo_dir, ours, theirs, {"GIT_ALTERNATE_OBJECT_DIRECTORIES": alternate(place)})
+    with scratch(common_dir) as aside:
+        # What was built before may itself lie in a scratch folder.
+        places = [alternate(f"{common_dir}/objects")]
+        if env:
+            places.append(alternate(env["GIT_OBJECT_DIRECTORY"]))
+        reading = {**aside, "GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(places)}
+        ours = bare_commit(common_dir, onto, before, reading)
+        theirs = bare_commit(common_dir, after, before, reading)
+        # The result stays where the caller's objects go.
+        places.append(alternate(aside["GIT_OBJECT_DIRECTORY"]))
+        writing = {**(env or {}), "GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(places)}
+        return merge(common_dir, ours, theirs, writing)
 
 
 def bare_commit(repo_dir: str, tree_of: str, parent: str, env: dict[str, str]) -> str:
@@ -219,14 +225,16 @@ def write_commit(
     message: bytes,
     signing: Signing,
     author: Author | None = None,
+    *,
+    env: dict[str, str] | None = None,
 ) -> str:
     """Make a commit; returns its id. No hook and no editor is run.
 
     Raises SkillError `signing-failed` when it cannot be signed in time, `git-failed`.
     """
-    env = {**git.git_environment()}
+    variables = {**git.git_environment(), **(env or {})}
     if author is not None:
-        env |= {
+        variables |= {
             "GIT_AUTHOR_NAME": author.name,
             "GIT_AUTHOR_EMAIL": author.email,
             "GIT_AUTHOR_DATE": author.date,
@@ -236,7 +244,7 @@ def write_commit(
     argv += [word for parent in parents for word in ("-p", parent)]
     try:
         done = run(
-            [*argv, tree], cwd=repo_dir, env=env, stdin=message,
+            [*argv, tree], cwd=repo_dir, env=variables, stdin=message,
             timeout=signing.limit if signing.wanted else None,
         )  # fmt: skip
     except SkillError as error:

@@ -1,0 +1,213 @@
+"""Build the result of merging candidates, commit by commit, without a working tree."""
+
+from __future__ import annotations
+
+import os
+
+from fanout.changelog import Entry
+
+from fanout import changelog, git, merging, records, worktrees
+from fanout.approvals import Approval
+from fanout.candidates import Candidate
+from fanout.fields import NamedTuple
+from fanout.merging import Commit, Merged, Signing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+STRATEGIES = ("merge", "squash", "rebase", "cherry-pick")
+
+
+class Part(NamedTuple):
+    """One candidate to take in, with its approval and the changelog entries to fold."""
+
+    candidate: Candidate
+    approval: Approval
+    entries: list[Entry]
+
+
+class Recipe(NamedTuple):
+    """How to build: the strategy, the user's message (or nothing), and whether to sign."""
+
+    strategy: str
+    message: bytes
+    signing: Signing
+
+
+class Built(NamedTuple):
+    """What was built: the last commit, and by name the commits made for each part.
+
+    `stopped` is the part that could not be merged, with `conflict` saying why; then `commit` is
+    what was built before it. `added` and `duplicates` are changelog entries.
+    """
+
+    commit: str
+    commits: dict[str, list[str]]
+    stopped: Part | None = None
+    conflict: Merged | None = None
+    added: tuple[str, ...] = ()
+    duplicates: tuple[str, ...] = ()
+    book_commit: str = ""
+
+
+def build(
+    common_dir: str, tip: str, parts: list[Part], recipe: Recipe, env: dict[str, str] | None = None
+) -> Built:
+    """Merge the parts onto a commit in their order, then fold their changelog entries.
+
+    With the environment of `merging.scratch` nothing is left in the repository. Raises SkillError
+    `signing-failed`, `git-failed`.
+    """
+    current = tip
+    made: dict[str, list[str]] = {}
+    for part in parts:
+        commits, conflict = take_in(common_dir, current, part, recipe, env or {})
+        if conflict is not None:
+            return Built(current, made, part, conflict)
+        made[part.candidate.name] = commits
+        current = commits[-1] if commits else current
+    return with_changelog(common_dir, Built(current, made), parts, recipe, env or {})
+
+
+def take_in(
+    common_dir: str, onto: str, part: Part, recipe: Recipe, env: dict[str, str]
+) -> tuple[list[str], Merged | None]:
+    """Take one part in; the commits made, or what keeps it from being merged."""
+    head = part.candidate.head
+    if recipe.strategy in ("merge", "squash"):
+        merged = merging.merge(common_dir, onto, head, env)
+        if merged.outcome != "clean":
+            return [], merged
+        parents = [onto, head] if recipe.strategy == "merge" else [onto]
+        message = message_of(common_dir, part, recipe)
+        return [merging.write_commit(common_dir, merged.tree, parents, message, recipe.signing,
+                                     env=env)], None  # fmt: skip
+    made: list[str] = []
+    current = onto
+    for commit in merging.commits_between(common_dir, part.candidate.base, head):
+        merged = merging.apply_change(common_dir, current, commit.parents[0], commit.id, env)
+        if merged.outcome != "clean":
+            return [], merged
+        if merged.tree == tree_of(common_dir, current, env):
+            # The integration branch has this change already.
+            continue
+        message = picked_message(commit, recipe.strategy)
+        current = merging.write_commit(
+            common_dir, merged.tree, [current], message, recipe.signing, commit.author, env=env
+        )
+        made.append(current)
+    return made, None
+
+
+def tree_of(repo_dir: str, commit: str, env: dict[str, str]) -> str:
+    """The tree id of a commit."""
+    words = ["rev-parse", "--verify", f"{commit}^{{tree}}"]
+    return git.require_git(repo_dir, *words, env=env).text.strip()
+
+
+# --- Messages -------------------------------------------------------------------------------
+
+
+def message_of(common_dir: str, part: Part, recipe: Recipe) -> bytes:
+    """The message of a merge or squash commit: the user's or ours, then what it stands on."""
+    candidate, approval = part.candidate, part.approval
+    if recipe.message.strip():
+        text = recipe.message.rstrip(b"\n")
+    else:
+        commits = merging.commits_between(common_dir, candidate.base, candidate.head)
+        verb = "Squash" if recipe.strategy == "squash" else "Merge"
+        subjects = [commit.message.split(b"\n", 1)[0] for commit in commits]
+        title = f"{verb} {candidate.name}".encode()
+        if len(subjects) == 1:
+            text = title + b": " + subjects[0]
+        else:
+            text = title + b"\n\n" + b"\n".join(b"* " + subject for subject in subjects)
+    trailers = [
+        f"{'Task' if candidate.kind == 'task' else 'Worker'}: {candidate.name}",
+        f"Branch: {candidate.branch}",
+        f"Base: {candidate.base}",
+        f"Head: {candidate.head}",
+        f"Approved-by: {' '.join(approval.by.split())} at {approval.at}",
+    ]
+    return text + b"\n\n" + "\n".join(trailers).encode("utf-8", "surrogateescape") + b"\n"
+
+
+def picked_message(commit: Commit, strategy: str) -> bytes:
+    """The message of a commit that is applied again."""
+    text = commit.message.rstrip(b"\n") + b"\n"
+    if strategy == "cherry-pick":
+        text += f"\n(cherry picked from commit {commit.id})\n".encode()
+    return text
+
+
+# --- Changelog ------------------------------------------------------------------------------
+
+
+def with_changelog(
+    common_dir: str, built: Built, parts: list[Part], recipe: Recipe, env: dict[str, str]
+) -> Built:
+    """Fold the entries of all parts into the book, in one commit of its own."""
+    entries = [entry for part in parts for entry in part.entries]
+    if not entries:
+        return built
+    mode, book = read_book(common_dir, built.commit, changelog.BOOK, env)
+    folded = changelog.fold(book, entries)
+    found = built._replace(added=tuple(folded.added), duplicates=tuple(folded.duplicates))
+    if folded.book == book:
+        return found
+    tree = tree_with(common_dir, built.commit, changelog.BOOK, folded.book, mode, env)
+    names = ", ".join(part.candidate.name for part in parts if part.entries)
+    message = f"Changelog: entries of {names}\n".encode()
+    commit = merging.write_commit(
+        common_dir, tree, [built.commit], message, recipe.signing, env=env
+    )
+    return found._replace(commit=commit, book_commit=commit)
+
+
+def read_book(
+    repo_dir: str, commit: str, path: str, env: dict[str, str]
+) -> tuple[str, bytes | None]:
+    """The mode and content of a file in a commit; content None when it has none."""
+    done = git.require_git(repo_dir, "ls-tree", "-z", "--full-tree", commit, "--", path, env=env)
+    if not done.stdout:
+        return "100644", None
+    mode, kind, blob = done.text.partition("\t")[0].split(" ")
+    if kind != "blob" or mode == "120000":
+        return "100644", None
+    return mode, git.require_git(repo_dir, "cat-file", "blob", blob, env=env).stdout
+
+
+def tree_with(
+    repo_dir: str, commit: str, path: str, content: bytes, mode: str, env: dict[str, str]
+) -> str:
+    """The tree of a commit with one file replaced; the user's index is not touched."""
+    blob = git.require_git(
+        repo_dir, "hash-object", "-w", "--stdin", "--no-filters", stdin=content, env=env
+    ).text.strip()
+    index = os.path.join(records.home(repo_dir), f"index-{records.new_id()}")
+    records.make_dir(records.home(repo_dir))
+    inside = {**env, "GIT_INDEX_FILE": index}
+    entry = f"{mode},{blob},{path}"
+    try:
+        git.require_git(repo_dir, "read-tree", commit, env=inside)
+        git.require_git(repo_dir, "update-index", "--add", "--cacheinfo", entry, env=inside)
+        return git.require_git(repo_dir, "write-tree", env=inside).text.strip()
+    finally:
+        worktrees.remove_file(index)
+
+
+def rows(parts: list[Part], built: Built) -> list[dict[str, Any]]:
+    """What was taken in, as records and answers show it."""
+    return [
+        {
+            "name": part.candidate.name,
+            "kind": part.candidate.kind,
+            "branch": part.candidate.branch,
+            "base": part.candidate.base,
+            "head": part.candidate.head,
+            "commits": built.commits.get(part.candidate.name, []),
+            "approved_by": part.approval.by,
+        }
+        for part in parts
+    ]

@@ -1,0 +1,534 @@
+"""Merge reviewed work into the integration branch: refuse, build, check, publish, or say why not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from itertools import combinations
+
+from fanout import (
+    approvals,
+    building,
+    changelog,
+    checking,
+    git,
+    integrations,
+    merging,
+    proctree,
+    publishing,
+    records,
+    worktrees,
+)
+from fanout import candidates as offers
+from fanout import workers as life
+from fanout.building import Built, Part, Recipe
+from fanout.candidates import Candidate
+from fanout.checking import Check
+from fanout.errors import ExitCode, SkillError
+from fanout.fields import NamedTuple
+from fanout.integrations import Integration
+from fanout.output import say
+from fanout.publishing import Checkout
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from typing import Any
+
+# How often a result is built anew because the branch moved while it was checked.
+ATTEMPTS = 3
+# How many combinations may be checked to find out what makes the result red.
+SEARCH_LIMIT = 48
+
+
+class Wish(NamedTuple):
+    """What is asked of a merge.
+
+    `commands` are the checks in their order, `timeout` the seconds that each may take, and
+    `exempt` the reasons by name for having no changelog entry.
+    """
+
+    commands: list[str]
+    timeout: float
+    recipe: Recipe
+    exempt: dict[str, str]
+    dry_run: bool
+
+
+class Outcome(NamedTuple):
+    """How a merge ended. `rest` are the names that could be merged without what blocks it."""
+
+    integration: Integration
+    checks: list[Check]
+    already: list[str]
+    rest: list[str]
+    notes: list[str]
+
+
+class Blocked(Exception):  # noqa: N818 - an answer, no fault
+    """What keeps the work from being merged, found after the refusals: a person must decide."""
+
+    def __init__(self, code: str, message: str, rows: list[dict[str, Any]]) -> None:
+        super().__init__(message)
+        self.code = code
+        self.rows = rows
+
+
+def lock(common_dir: str) -> AbstractContextManager[None]:
+    """Hold the integrations of a repository. Raises SkillError `busy` (exit 11)."""
+    return records.lock(common_dir, "integration", wait=0.5, what="an integration")
+
+
+def merge(repo: git.Repository, found: list[Candidate], target: str, wish: Wish) -> Outcome:
+    """Merge candidates, all or none.
+
+    Raises SkillError with `data.blocked` (exit 3) before anything is begun: `not-ready`,
+    `local-edits` and others; `busy` (exit 11). What is found out later is in the outcome.
+    """
+    with lock(repo.common_dir):
+        notes = [] if wish.dry_run else settle(repo)
+        checkout = publishing.checkout_of(repo, target)
+        tip = require_tip(repo, target)
+        parts, already = require_ready(repo, found, target, tip, wish)
+        integration = integrations.new(target, tip, wish.recipe.strategy)
+        integration = integration._replace(checkout=checkout.path if checkout else "")
+        if wish.dry_run or not parts:
+            with merging.scratch(repo.common_dir) as env:
+                return foresee(repo, integration, parts, already, wish, checkout, env)
+        attempt = Attempt(repo, integration, parts, wish, checkout)
+        try:
+            integration = attempt.run()
+        except Blocked as blocked:
+            integration = attempt.end("failed", blocked=blocked.rows)
+            stuck = {row["name"] for row in blocked.rows}
+            rest = [p.candidate.name for p in parts if p.candidate.name not in stuck]
+            return Outcome(integration, attempt.checks, already, rest, notes + attempt.notes)
+        except BaseException:
+            attempt.give_up()
+            raise
+        return Outcome(integration, attempt.checks, already, [], notes + attempt.notes)
+
+
+def require_tip(repo: git.Repository, target: str) -> str:
+    """The commit that the integration branch is at."""
+    tip = git.ref_commit(repo.common_dir, target)
+    if tip is None:
+        raise SkillError("git-failed", f"{target} is no longer there")
+    return tip
+
+
+# --- Refusals -------------------------------------------------------------------------------
+
+
+def require_ready(
+    repo: git.Repository, found: list[Candidate], target: str, tip: str, wish: Wish
+) -> tuple[list[Part], list[str]]:
+    """The parts to merge, and the names of those that are merged already.
+
+    Raises SkillError `not-ready` (exit 3) with a row in `data.blocked` for each that is not.
+    """
+    parts: list[Part] = []
+    already: list[str] = []
+    blocked: list[dict[str, Any]] = []
+    for candidate in found:
+        if is_merged(repo, candidate, target, tip):
+            already.append(candidate.name)
+            continue
+        part, row = ready(repo, candidate, target, wish)
+        if part is not None:
+            parts.append(part)
+        blocked += [row] if row else []
+    if blocked:
+        first = blocked[0]
+        more = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
+        raise SkillError(
+            first["code"] if len({row["code"] for row in blocked}) == 1 else "not-ready",
+            f"{first['name']}: {first['why']}{more}",
+            "see data.blocked; nothing was begun",
+            exit_code=ExitCode.REFUSED,
+            data={"blocked": blocked, "merged": [], "checks": []},
+        )
+    return parts, already
+
+
+def is_merged(repo: git.Repository, candidate: Candidate, target: str, tip: str) -> bool:
+    """Whether a candidate's commits are in the integration branch: by ancestry or by the records.
+
+    One without any commit of its own is not merged, and what was taken back is neither.
+    """
+    if not candidate.head or own_commits(repo, candidate) == 0:
+        return False
+    everything, _ = integrations.load_all(repo.common_dir)
+    held = integrations.of_head(everything, candidate.branch, candidate.head)
+    standing = integrations.published_in(repo.common_dir, held, target, tip, everything)
+    if standing:
+        return True
+    if any(i.id in integrations.undone(everything) for i in held):
+        return False
+    return git.is_ancestor(repo.common_dir, candidate.head, tip)
+
+
+def own_commits(repo: git.Repository, candidate: Candidate) -> int:
+    """How many commits a candidate has beyond its base."""
+    words = ["rev-list", "--count", f"{candidate.base}..{candidate.head}"]
+    return int(git.require_git(repo.common_dir, *words).text)
+
+
+def ready(
+    repo: git.Repository, candidate: Candidate, target: str, wish: Wish
+) -> tuple[Part | None, dict[str, Any] | None]:
+    """A candidate as a part to merge, or the row that says why it is not ready."""
+
+    def row(code: str, why: str, **more: Any) -> tuple[None, dict[str, Any]]:
+        return None, {"name": candidate.name, "code": code, "why": why, **more}
+
+    if not candidate.head:
+        return row("branch-missing", f"the branch {candidate.branch!r} is not there")
+    if candidate.ref == target:
+        return row("same-branch", "it is the integration branch itself")
+    other = git.symbolic_target(repo.common_dir, candidate.ref)
+    if other is not None:
+        return row("branch-replaced", f"its branch stands for {other}")
+    try:
+        status = offers.leftovers(repo, candidate)
+    except SkillError as error:
+        return row(error.code, error.message)
+    groups = (status.staged, status.modified, status.conflicted, status.untracked)
+    dirty = sorted({path for group in groups for path in group} | set(status.submodules))
+    if own_commits(repo, candidate) == 0:
+        return row("no-commits", f"nothing committed, {len(dirty)} dirty files", paths=dirty)
+    if dirty:
+        why = f"{len(dirty)} files are not committed: {', '.join(dirty[:5])}"
+        return row("not-committed", why, paths=dirty)
+    found = changelog.find(repo, candidate)
+    standing = approvals.standing(candidate, found.digest)
+    if standing.state != "approved" or standing.approval is None:
+        code = {"void": "approval-void", "rejected": "rejected"}.get(standing.state, "unapproved")
+        return row(code, standing.why)
+    if standing.approval.tree != approvals.tree_of(repo.common_dir, candidate.head):
+        return row("approval-void", "the tree of its commit is not the one that was approved")
+    outside = outside_of_scope(repo, candidate, standing.approval)
+    if outside:
+        why = f"changes outside of what it owns: {', '.join(outside[:5])}"
+        return row("out-of-scope", why, paths=outside)
+    if found.problems:
+        code, why = found.problems[0]
+        return row(code, why)
+    if not found.entries and not found.in_branch and not wish.exempt.get(candidate.name):
+        return row("no-changelog-entry", "it has no changelog entry")
+    if wish.recipe.strategy in ("rebase", "cherry-pick") and merging.commits_between(
+        repo.common_dir, candidate.base, candidate.head, "--merges"
+    ):
+        return row("merge-commits", f"it holds merge commits, which {wish.recipe.strategy} loses")
+    return Part(candidate, standing.approval, list(found.entries)), None
+
+
+def outside_of_scope(
+    repo: git.Repository, candidate: Candidate, approval: approvals.Approval
+) -> list[str]:
+    """The files outside of what a candidate owns that its approval does not allow."""
+    if not candidate.owns:
+        return []
+    allowed = {row["path"] for row in approval.out_of_scope}
+    return [path for path in offers.out_of_scope(repo, candidate) if path not in allowed]
+
+
+def foresee(
+    repo: git.Repository,
+    integration: Integration,
+    parts: list[Part],
+    already: list[str],
+    wish: Wish,
+    checkout: Checkout | None,
+    env: dict[str, str],
+) -> Outcome:
+    """What a merge would do, as far as that can be known without running the checks."""
+    built = building.build(repo.common_dir, integration.before, parts, wish.recipe, env)
+    if built.stopped is not None:
+        rows = conflict_rows(repo.common_dir, integration.before, parts, built)
+        stuck = {row["name"] for row in rows}
+        rest = [p.candidate.name for p in parts if p.candidate.name not in stuck]
+        integration = integration._replace(state="failed", blocked=rows)
+        return Outcome(integration, [], already, rest, [])
+    if parts:
+        words = ["diff-tree", "-r", "-z", "--name-only", "--no-renames"]
+        words += [integration.before, built.commit]
+        done = git.require_git(repo.common_dir, *words, env=env)
+        publishing.require_free(checkout, [path for path in done.text.split("\0") if path])
+    integration = integration._replace(
+        merged=building.rows(parts, built), changelog=changelog_json(built, wish)
+    )
+    return Outcome(integration, [], already, [], [])
+
+
+# --- One attempt ----------------------------------------------------------------------------
+
+
+class Attempt:
+    """The part of a merge that changes something, with its record."""
+
+    def __init__(
+        self,
+        repo: git.Repository,
+        integration: Integration,
+        parts: list[Part],
+        wish: Wish,
+        checkout: Checkout | None,
+    ) -> None:
+        self.repo = repo
+        self.integration = integration
+        self.parts = parts
+        self.wish = wish
+        self.checkout = checkout
+        self.checks: list[Check] = []
+        self.notes: list[str] = []
+        self.trees = 0
+
+    def run(self) -> Integration:
+        """Build, check and publish. Raises Blocked, and SkillError `local-edits` (exit 3)."""
+        common = self.repo.common_dir
+        for number in range(1, ATTEMPTS + 1):
+            tip = self.integration.before
+            built = self.build(tip, self.parts)
+            if built.stopped is not None:
+                rows = conflict_rows(common, tip, self.parts, built)
+                raise Blocked("conflict", f"{rows[0]['name']} conflicts", rows)
+            publishing.require_free(
+                self.checkout, publishing.changed_paths(common, tip, built.commit)
+            )
+            self.save(
+                after=built.commit,
+                merged=building.rows(self.parts, built),
+                changelog=changelog_json(built, self.wish),
+            )
+            self.checks = self.check(built.commit, self.wish.commands)
+            if not all(check.passed for check in self.checks):
+                raise self.red(tip)
+            self.save(state="publishing", checks=[check.to_json() for check in self.checks])
+            if self.publish(tip, built.commit):
+                return self.integration
+            self.save(state="building", before=require_tip(self.repo, self.integration.branch))
+            if number < ATTEMPTS:
+                self.notes.append("the branch moved meanwhile: built and checked again")
+        name = self.integration.short_branch
+        row = {"name": name, "code": "branch-moves", "why": f"{name} moved {ATTEMPTS} times"}
+        raise Blocked("branch-moves", row["why"], [row])
+
+    def publish(self, tip: str, commit: str) -> bool:
+        """Move the branch; False when it moved meanwhile. Every worker's log tells of it."""
+        integration = self.integration
+        why = f"agent-workers: integration {integration.id}"
+        if not publishing.publish(self.repo, integration.branch, tip, commit, self.checkout, why):
+            return False
+        self.end("published")
+        for part in self.parts:
+            if part.candidate.kind == "worker":
+                facts = {"integration": integration.id, "after": commit}
+                with contextlib.suppress(OSError):
+                    life.record_event(
+                        self.repo.common_dir, part.candidate.name, "integrated", **facts
+                    )
+        return True
+
+    def build(self, tip: str, parts: list[Part]) -> Built:
+        """The commits of some parts onto a commit."""
+        return building.build(self.repo.common_dir, tip, parts, self.wish.recipe)
+
+    def check(self, commit: str, commands: list[str]) -> list[Check]:
+        """Run checks on a commit in a tree of its own."""
+        self.trees += 1
+        tree = checking.tree_path(self.repo, self.integration.id, self.trees)
+        self.save(tree=tree)
+        logs = f"{integrations.folder(self.repo.common_dir, self.integration.id)}/checks"
+        found = checking.run_checks(
+            self.repo, commit, commands, tree=tree, logs=logs, timeout=self.wish.timeout
+        )
+        self.save(tree="")
+        return found
+
+    def red(self, tip: str) -> Blocked:
+        """Why the combined result is red: the smallest set of parts that makes it so."""
+        failed = self.checks[-1]
+        commands = self.wish.commands[: len(self.checks)]
+        by_name = {part.candidate.name: part for part in self.parts}
+
+        def is_red(names: tuple[str, ...]) -> bool:
+            built = self.build(tip, [by_name[name] for name in names])
+            if built.stopped is not None:
+                return False
+            say(f"looking for the cause: {', '.join(names) or self.integration.short_branch}")
+            return not all(check.passed for check in self.check(built.commit, commands))
+
+        culprits, proven = smallest(tuple(by_name), is_red, SEARCH_LIMIT)
+        facts = {
+            "command": failed.command, "exit_code": failed.exit_code, "log": failed.log,
+        }  # fmt: skip
+        if not culprits:
+            name = self.integration.short_branch
+            why = f"`{failed.command}` fails without any of the workers"
+            return Blocked(
+                "base-red", why, [{"name": name, "code": "base-red", "why": why, **facts}]
+            )
+        rows = [
+            {
+                "name": name,
+                "code": "check-failed",
+                "why": because(failed, name, culprits),
+                "with": [other for other in culprits if other != name],
+                "smallest": proven,
+                **facts,
+            }
+            for name in culprits
+        ]
+        return Blocked("check-failed", rows[0]["why"], rows)
+
+    # --- The record ---
+
+    def save(self, **fields: Any) -> None:
+        """Write what has changed into the record."""
+        self.integration = self.integration._replace(**fields)
+        integrations.save(self.repo.common_dir, self.integration)
+
+    def end(self, state: str, **fields: Any) -> Integration:
+        """Close the record."""
+        fields.setdefault("checks", [check.to_json() for check in self.checks])
+        self.save(state=state, tree="", ended_at=records.now(), **fields)
+        return self.integration
+
+    def give_up(self) -> None:
+        """Close the record after a fault or a signal, if there is one and it can be told how."""
+        if self.integration.state == "building":
+            path = f"{integrations.folder(self.repo.common_dir, self.integration.id)}"
+            if os.path.lexists(f"{path}/integration.json"):
+                with contextlib.suppress(OSError, SkillError):
+                    self.end("abandoned")
+
+
+def because(failed: Check, name: str, culprits: tuple[str, ...]) -> str:
+    """Why a check is red, in words."""
+    how = failed.reason or f"exit code {failed.exit_code}"
+    others = [other for other in culprits if other != name]
+    together = f" together with {', '.join(others)}" if others else ""
+    return f"`{failed.command}` fails{together} ({how})"
+
+
+def changelog_json(built: Built, wish: Wish) -> dict[str, Any]:
+    """What became of the changelog."""
+    return {
+        "file": changelog.BOOK if built.book_commit else None,
+        "commit": built.book_commit or None,
+        "added": list(built.added),
+        "duplicates": list(built.duplicates),
+        "not_needed": wish.exempt,
+    }
+
+
+def conflict_rows(
+    common_dir: str, tip: str, parts: list[Part], built: Built
+) -> list[dict[str, Any]]:
+    """The row for the part that stopped a build: what conflicts, and with whom."""
+    stopped, conflict = built.stopped, built.conflict
+    assert stopped is not None
+    assert conflict is not None
+    head = stopped.candidate.head
+    earlier = [p.candidate for p in parts if p.candidate.name in built.commits]
+    pairs = [(tip, head), *((candidate.head, head) for candidate in earlier)]
+    names = ["", *(candidate.name for candidate in earlier)]
+    merges = merging.merge_all(common_dir, pairs)
+    blamed = [n for n, merged in zip(names, merges, strict=True) if merged.outcome == "conflict"]
+    with_whom = [name for name in blamed if name] if "" not in blamed else []
+    code = "conflict" if conflict.outcome == "conflict" else "cannot-merge"
+    listed = ", ".join(conflict.paths[:5]) or conflict.why
+    whom = ", ".join(with_whom) if with_whom else "the integration branch"
+    return [
+        {
+            "name": stopped.candidate.name,
+            "code": code,
+            "why": f"conflicts with {whom}: {listed}" if code == "conflict" else listed,
+            "with": with_whom,
+            "paths": list(conflict.paths),
+            "kinds": list(conflict.kinds),
+        }
+    ]
+
+
+# --- Which ones make it red -----------------------------------------------------------------
+
+
+def smallest(
+    names: tuple[str, ...], is_red: Callable[[tuple[str, ...]], bool], limit: int
+) -> tuple[tuple[str, ...], bool]:
+    """The smallest set of names that is red, and whether no smaller one is; all of them are red.
+
+    First one after the other is left out for which the rest stays red; then, as long as fewer
+    than `limit` sets were asked about, every smaller set is tried.
+    """
+    known: dict[tuple[str, ...], bool] = {names: True}
+
+    def red(chosen: tuple[str, ...]) -> bool:
+        if chosen not in known:
+            known[chosen] = is_red(chosen)
+        return known[chosen]
+
+    if red(()):
+        return (), True
+    current = names
+    for name in names:
+        rest = tuple(other for other in current if other != name)
+        if rest and len(known) < limit and red(rest):
+            current = rest
+    for size in range(1, len(current)):
+        for chosen in combinations(names, size):
+            if len(known) >= limit and chosen not in known:
+                return current, False
+            if red(chosen):
+                return chosen, True
+    return current, True
+
+
+# --- After a crash --------------------------------------------------------------------------
+
+
+def settle(repo: git.Repository) -> list[str]:
+    """Close the integrations of calls that were killed, and clear what they left; says what.
+
+    Call it under the lock: then no other call is at work. Raises SkillError when a checkout that
+    had begun to follow cannot be brought back.
+    """
+    notes: list[str] = []
+    found, damaged = integrations.load_all(repo.common_dir)
+    notes += [error.message for error in damaged]
+    for integration in found:
+        if integration.state not in integrations.UNFINISHED:
+            continue
+        clear_trees(repo, integration.id)
+        state = "abandoned"
+        words = "its tree was removed, nothing was merged"
+        tip = git.ref_commit(repo.common_dir, integration.branch)
+        if integration.state == "publishing" and tip == integration.after:
+            state, words = "published", "its result is in the branch"
+        elif integration.state == "publishing" and integration.checkout:
+            checkout = publishing.checkout_of(repo, integration.branch)
+            if tip == integration.before and checkout is not None:
+                kept = publishing.put_back(repo, checkout, integration.before, integration.after)
+                if kept:
+                    words += f"; these were left as they are: {', '.join(kept[:10])}"
+        done = integration._replace(state=state, tree="", ended_at=records.now())
+        integrations.save(repo.common_dir, done)
+        notes.append(f"the integration {integration.id} was interrupted: {words}")
+    return notes
+
+
+def clear_trees(repo: git.Repository, integration_id: str) -> None:
+    """Remove the throw-away trees of one integration, registered or not, and end what runs there."""
+    prefix = checking.tree_path(repo, integration_id, 0).removesuffix("0")
+    registered = {path: admin for admin, path in worktrees.registered(repo.common_dir).items()}
+    paths = {path for path in registered if path.startswith(prefix)}
+    parent = os.path.dirname(prefix)
+    if os.path.isdir(parent):
+        paths |= {e.path for e in os.scandir(parent) if e.path.startswith(prefix)}
+    for path in sorted(paths):
+        mark = f"{checking.MARK}={os.path.basename(path)}"
+        proctree.end_tree([], mark, grace=1.0)
+        checking.remove_tree(repo, path, registered.get(path, ""))
