@@ -20,8 +20,8 @@ LAYERS = [
     {"doctor", "rendering", "rescue", "workers"},
     {"capturing", "contract", "copies", "delivery", "jobs", "pending"},
     {"candidates", "starting", "steering", "takeback"},
-    {"approvals", "changelog", "merging", "cleaning", "resuming", "sending", "spawning"},
-    {"collecting", "forecasting", "publishing", "reviewing", "stopping", "waiting"},
+    {"approvals", "changelog", "merging", "cleaning", "resuming", "scope", "sending", "spawning"},
+    {"collecting", "forecasting", "publishing", "reviewing", "stopping", "verdicts", "waiting"},
     {"integrating", "undoing"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

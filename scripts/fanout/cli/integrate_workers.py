@@ -1,0 +1,126 @@
+"""The command `integrate_workers.py`: its parser, and what answers each verb."""
+
+from __future__ import annotations
+
+import argparse
+
+from fanout.cli.choosing import PROG
+from fanout.cli.common import EPILOG, Parser, glue_values, run_command
+from fanout.output import Answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from fanout.git import Repository
+
+# Each verb's purpose and an example.
+VERBS = {
+    "approve": (
+        "record that a commit was looked at and may be merged",
+        "approve docs --commit 3f1c0d2a9b --note 'read all of it'",
+    ),
+    "reject": (
+        "record that a commit was looked at and may not be merged",
+        "reject docs --reason 'the tests are missing'",
+    ),
+}
+# The values of these options are free text: `--note "--help"`.
+TEXTS = frozenset(["--by", "--note", "--reason", "--message-file", "--only"])
+OTHERS = frozenset(
+    ["--repo", "--run", "--branch", "--base", "--path", "--commit", "--allow-out-of-scope"]
+)
+
+EXAMPLES = """examples:
+  integrate_workers.py approve docs --commit 3f1c0d2a9b
+  integrate_workers.py reject docs --reason "the tests are missing"
+  integrate_workers.py reject --branch topic --base main --reason "too large"
+
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; returns its exit code."""
+    return run_command(PROG, glue_values(argv, TEXTS, OTHERS), parse, dispatch, frozenset(VERBS))
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The options of a call."""
+    if argv and argv[0] in VERBS:
+        # The parsers of the other verbs cost milliseconds.
+        return verb_parser(argv[0]).parse_args(argv[1:], argparse.Namespace(verb=argv[0]))
+    return build_parser().parse_args(argv)
+
+
+def build_parser() -> Parser:
+    """The parser of all verbs."""
+    parser = Parser(
+        prog=PROG,
+        description="Bring the work of parallel agents back: looked at, tested and merged.",
+        epilog=EXAMPLES + EPILOG,
+    )
+    # Without `prog` argparse would format the usage, which imports shutil.
+    verbs = parser.add_subparsers(
+        dest="verb", required=True, metavar="VERB", parser_class=Parser, prog=PROG
+    )
+    for name, (purpose, _) in VERBS.items():
+        made = verbs.add_parser(name, help=purpose, **verb_words(name))
+        add_common(made)
+        verb_of(name)[0](made)
+    return parser
+
+
+def verb_parser(name: str) -> Parser:
+    """The parser of one verb's options."""
+    parser = Parser(prog=f"{PROG} {name}", **verb_words(name))
+    add_common(parser)
+    verb_of(name)[0](parser)
+    return parser
+
+
+def verb_words(name: str) -> dict[str, Any]:
+    """What the help of a verb says before and after its options."""
+    purpose, example = VERBS[name]
+    return {
+        "description": purpose[0].upper() + purpose[1:] + ".",
+        "epilog": f"example:\n  {PROG} {example}\n\n{EPILOG}",
+    }
+
+
+def add_common(parser: Parser) -> None:
+    """The options of all verbs."""
+    parser.add_argument("--repo", default=".", metavar="DIR", help="the repository (default: here)")
+    parser.add_argument(
+        "--run", default="", metavar="DIR", help="NAME is a task of this run (.worker-runs/ID)"
+    )
+    parser.add_argument(
+        "--branch",
+        action="append",
+        default=[],
+        metavar="B",
+        help="this branch, in place of NAME (repeatable)",
+    )
+    parser.add_argument(
+        "--base", default="", metavar="REF", help="where the branches given by --branch started"
+    )
+    parser.add_argument("--json", action="store_true", help="answer as JSON")
+
+
+def verb_of(
+    name: str,
+) -> tuple[Callable[[Parser], None], Callable[[Repository, argparse.Namespace], Answer]]:
+    """What adds a verb's options, and what answers it. Their module is imported only now."""
+    from fanout.cli import review_verbs
+
+    return {
+        "approve": (review_verbs.add_approve, review_verbs.approve),
+        "reject": (review_verbs.add_reject, review_verbs.reject),
+    }[name]
+
+
+def dispatch(options: argparse.Namespace) -> Answer:
+    """Run the verb."""
+    from fanout.git import open_repository
+
+    return verb_of(options.verb)[1](open_repository(options.repo), options)

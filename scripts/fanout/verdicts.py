@@ -1,0 +1,232 @@
+"""Approve or reject one commit: what somebody who looked at it has decided."""
+
+from __future__ import annotations
+
+import os
+import string
+
+from fanout import approvals, git, records, scope
+from fanout import candidates as work
+from fanout import workers as life
+from fanout.errors import ExitCode, SkillError, usage
+from fanout.worktrees import at, hidden_changes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import contextlib
+    from typing import Any
+
+    from fanout.approvals import Approval
+    from fanout.candidates import Candidate, Choice
+
+SHORTEST = 7
+LISTED = 20
+
+
+def hold(repo: git.Repository, candidate: Candidate) -> contextlib.AbstractContextManager[None]:
+    """Hold a candidate against other commands. Raises SkillError `busy` (exit 11)."""
+    if candidate.kind == "worker":
+        return life.lock(repo.common_dir, candidate.name)
+    # The name of its record's folder stands for its branch, whatever that is called.
+    name = f"branch-{os.path.basename(candidate.record)}"
+    return records.lock(repo.common_dir, name, wait=0.5, what=f"the branch {candidate.branch!r}")
+
+
+def changelog_digest(candidate: Candidate) -> str:  # noqa: ARG001 - entries come with their room
+    """The SHA-256 of the changelog entries that lie outside of its branch; empty without any."""
+    return ""
+
+
+def approve(
+    repo: git.Repository,
+    choice: Choice,
+    candidate: Candidate,
+    commit: str,
+    *,
+    by: str,
+    note: str,
+    allowed: dict[str, str],
+) -> Approval:
+    """Record that a candidate's tip, which must be `commit`, may be merged.
+
+    `choice` is what chose the candidate, so that it can be looked at again. `allowed` maps paths outside of what it owns to the reasons why they may be changed.
+
+    Raises SkillError: `invalid-commit`, `ambiguous-commit`, `not-out-of-scope` (exit 2);
+    `branch-missing`, `not-the-tip`, `no-commits`, `not-committed`, `out-of-scope`,
+    `worktree-mismatch` (exit 3); `busy`.
+    """
+    with hold(repo, candidate):
+        # Whatever moved it until now, only what is there under the lock counts.
+        (candidate,) = work.find(repo, choice)
+        require_tip(repo, candidate, commit)
+        dirty = uncommitted(repo, candidate)
+        start = scope.start_of(repo, candidate)
+        require_commits(repo, candidate, dirty)
+        require_clean(candidate, dirty)
+        outside = scope.outside_commits(repo, candidate, start)
+        require_allowed(candidate, outside, allowed)
+        rows = [{"path": path, "reason": allowed[path]} for path in outside]
+        approval = new_approval(repo, candidate, "approved", by, note)._replace(out_of_scope=rows)
+        approvals.save(repo.common_dir, candidate, approval)
+    return approval
+
+
+def reject(
+    repo: git.Repository, choice: Choice, candidate: Candidate, *, by: str, reason: str
+) -> Approval:
+    """Record that a candidate's tip may not be merged; nothing else is changed.
+
+    Raises SkillError `branch-missing` (exit 3), `busy`.
+    """
+    with hold(repo, candidate):
+        (candidate,) = work.find(repo, choice)
+        require_branch(candidate)
+        approval = new_approval(repo, candidate, "rejected", by, reason)
+        approvals.save(repo.common_dir, candidate, approval)
+    return approval
+
+
+def new_approval(
+    repo: git.Repository, candidate: Candidate, verdict: str, by: str, note: str
+) -> Approval:
+    """A verdict on a candidate's tip, made now."""
+    return approvals.Approval(
+        verdict=verdict,
+        name=candidate.name,
+        branch=candidate.branch,
+        base=candidate.base,
+        head=candidate.head,
+        tree=approvals.tree_of(repo.common_dir, candidate.head),
+        by=by or user_name(repo),
+        note=note,
+        out_of_scope=[],
+        changelog=changelog_digest(candidate),
+        at=records.now(),
+    )
+
+
+def user_name(repo: git.Repository) -> str:
+    """Who git says is at work here. Raises SkillError `usage` where it does not know."""
+    name = git.git(repo.top, "config", "user.name").text.strip()
+    if not name:
+        raise usage("usage", "git knows no user.name here", "say who decides with --by WHO")
+    return name
+
+
+# --- Demands --------------------------------------------------------------------------------
+
+
+def require_branch(candidate: Candidate) -> None:
+    """Demand that a candidate's branch is there."""
+    if not candidate.head:
+        raise refusal(
+            "branch-missing",
+            f"the branch {candidate.branch!r} of {candidate.name!r} is not there",
+            "`git branch` lists those that are",
+        )
+
+
+def require_tip(repo: git.Repository, candidate: Candidate, commit: str) -> None:
+    """Demand that a full or shortened commit id names a candidate's tip, and nothing else."""
+    word = commit.lower()
+    if not (SHORTEST <= len(word) <= 64 and set(word) <= set(string.hexdigits)):
+        raise usage(
+            "invalid-commit",
+            f"{commit[:80]!r} is no commit id",
+            f"give the id that was reviewed, or its first {SHORTEST} or more digits",
+        )
+    require_branch(candidate)
+    if not candidate.head.startswith(word):
+        raise refusal(
+            "not-the-tip",
+            f"{commit} is not the tip of {candidate.branch!r}, which is {candidate.head}",
+            "review what is there now, then approve that",
+            commit=commit,
+            tip=candidate.head,
+        )
+    if word == candidate.head:
+        return
+    others = git.require_git(repo.common_dir, "rev-parse", f"--disambiguate={word}").text.split()
+    if others != [candidate.head]:
+        raise usage(
+            "ambiguous-commit",
+            f"{commit} begins the ids of {len(others)} objects",
+            f"give more digits: {candidate.head}",
+        )
+
+
+def require_commits(repo: git.Repository, candidate: Candidate, dirty: list[str]) -> None:
+    """Demand that a candidate's branch has commits of its own."""
+    own = ["rev-list", "-n", "1", candidate.head, f"^{candidate.base}"]
+    if not git.require_git(repo.common_dir, *own).text.strip():
+        raise refusal(
+            "no-commits",
+            f"{candidate.name!r}: nothing committed, {len(dirty)} dirty files"
+            + (f": {listing(dirty)}" if dirty else ""),
+            "commit what is there (`collect` does), then review it" if dirty else "",
+            paths=dirty,
+        )
+
+
+def uncommitted(repo: git.Repository, candidate: Candidate) -> list[str]:
+    """The files of a candidate's tree that would be no part of its tip.
+
+    Those that git was told not to look at count too. Raises SkillError `worktree-mismatch`,
+    `not-the-tip` when its branch moved on meanwhile.
+    """
+    found = work.leftovers(repo, candidate)
+    if found.head != candidate.head:
+        raise refusal(
+            "not-the-tip",
+            f"{candidate.branch!r} moved from {candidate.head} to {found.head} just now",
+            "review what is there now, then approve that",
+            commit=candidate.head,
+            tip=found.head,
+        )
+    hidden: list[str] = []
+    if candidate.worktree:
+        hidden, _ = hidden_changes(candidate.worktree, at(candidate.worktree))
+    return sorted({*found.staged, *found.modified, *found.conflicted, *found.untracked, *hidden})
+
+
+def require_clean(candidate: Candidate, dirty: list[str]) -> None:
+    """Demand that nothing in a candidate's tree would be left out."""
+    if dirty:
+        raise refusal(
+            "not-committed",
+            f"{len(dirty)} files in {candidate.worktree!r} would be no part of it: "
+            + listing(dirty),
+            "commit them (`collect` does) or move them away, then review again",
+            paths=dirty,
+        )
+
+
+def require_allowed(candidate: Candidate, outside: list[str], allowed: dict[str, str]) -> None:
+    """Demand a reason for every path that a candidate does not own, and for no other."""
+    wrong = sorted(allowed.keys() - set(outside))
+    if wrong:
+        raise usage(
+            "not-out-of-scope",
+            f"not among the paths outside of what {candidate.name!r} owns: {listing(wrong)}",
+            f"those are: {listing(outside) or 'none'}",
+        )
+    left = [path for path in outside if path not in allowed]
+    if left:
+        raise refusal(
+            "out-of-scope",
+            f"{candidate.name!r} owns {', '.join(candidate.owns)} and changes beside it: "
+            + listing(left),
+            "look at each, then add --allow-out-of-scope PATH --reason WHY for it",
+            paths=left,
+        )
+
+
+def refusal(code: str, message: str, hint: str, **data: Any) -> SkillError:
+    """A refusal (exit 3) whose facts a program can read."""
+    return SkillError(code, message, hint, exit_code=ExitCode.REFUSED, data=data)
+
+
+def listing(paths: list[str]) -> str:
+    """Paths for a message; how many more there are where they are many."""
+    more = f" and {len(paths) - LISTED} more" if len(paths) > LISTED else ""
+    return ", ".join(paths[:LISTED]) + more
