@@ -14,15 +14,16 @@ ROOMS = SCRIPTS / "fanout"
 # A room imports rooms of lower rows alone, so there can be no cycle. The rooms of cli/ stand above.
 LAYERS = [
     {"errors", "fields", "keeping"},
-    {"output", "process", "startup", "templates"},
-    {"git", "harness", "proctree", "records"},
-    {"bash_data", "plan", "reporting", "tmux", "worktrees"},
-    {"doctor", "rendering", "rescue", "workers"},
-    {"capturing", "contract", "copies", "delivery", "jobs", "pending"},
+    {"outline", "output", "process", "startup", "templates"},
+    {"book", "git", "harness", "proctree", "records"},
+    {"bash_data", "integrations", "plan", "reporting", "tmux", "worktrees"},
+    {"doctor", "merging", "publishing", "rendering", "rescue", "workers"},
+    {"capturing", "checking", "contract", "copies", "delivery", "jobs", "pending"},
     {"candidates", "starting", "steering", "takeback"},
-    {"approvals", "changelog", "merging", "cleaning", "resuming", "scope", "sending", "spawning"},
-    {"collecting", "forecasting", "publishing", "reviewing", "stopping", "verdicts", "waiting"},
-    {"integrating", "undoing"},
+    {"approvals", "changelog", "cleaning", "resuming", "scope", "sending", "spawning", "stopping"},
+    {"building", "forecasting", "verdicts", "waiting"},
+    {"integrating"},
+    {"handover", "undoing"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 

@@ -61,7 +61,7 @@ def save(common_dir: str, candidate: Candidate, approval: Approval) -> str:
     records.make_dir(folder)
     if candidate.kind != "worker":
         # A folder named by a hash says nothing by itself.
-        fields = {"branch": candidate.branch, "kind": candidate.kind, "name": candidate.name}
+        fields = {**candidate._asdict(), "head": "", "worktree": "", "record": ""}
         records.write_json(f"{candidate.record}/branch.json", fields)
     path = f"{folder}/{candidate.head}.json"
     records.write_json(path, approval.to_json())
@@ -117,7 +117,8 @@ def standing(candidate: Candidate, changelog: str) -> Standing:
     if approval.base != candidate.base:
         why = f"its base was {approval.base[:12]} and is {candidate.base[:12]} now"
         return Standing("void", approval, why)
-    if approval.changelog != changelog:
+    # One that was written later is told of when it is merged.
+    if approval.changelog and approval.changelog != changelog:
         return Standing("void", approval, "its changelog entry has changed since")
     return Standing("approved", approval)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-from fanout.changelog import Entry
-
 from fanout import changelog, git, merging, records, worktrees
 from fanout.approvals import Approval
 from fanout.candidates import Candidate
+from fanout.changelog import Entry
 from fanout.fields import NamedTuple
 from fanout.merging import Commit, Merged, Signing
 
@@ -20,11 +19,15 @@ STRATEGIES = ("merge", "squash", "rebase", "cherry-pick")
 
 
 class Part(NamedTuple):
-    """One candidate to take in, with its approval and the changelog entries to fold."""
+    """One candidate to take in, with its approval and the changelog entries to fold.
+
+    `late` says that the entries were written after the approval.
+    """
 
     candidate: Candidate
     approval: Approval
     entries: list[Entry]
+    late: bool = False
 
 
 class Recipe(NamedTuple):
@@ -151,12 +154,12 @@ def with_changelog(
     entries = [entry for part in parts for entry in part.entries]
     if not entries:
         return built
-    mode, book = read_book(common_dir, built.commit, changelog.BOOK, env)
+    mode, book = read_book(common_dir, built.commit, changelog.BOOK_NAME, env)
     folded = changelog.fold(book, entries)
     found = built._replace(added=tuple(folded.added), duplicates=tuple(folded.duplicates))
     if folded.book == book:
         return found
-    tree = tree_with(common_dir, built.commit, changelog.BOOK, folded.book, mode, env)
+    tree = tree_with(common_dir, built.commit, changelog.BOOK_NAME, folded.book, mode, env)
     names = ", ".join(part.candidate.name for part in parts if part.entries)
     message = f"Changelog: entries of {names}\n".encode()
     commit = merging.write_commit(

@@ -218,6 +218,33 @@ def of_branches(repo: git.Repository, choice: Choice, heads: dict[str, str]) -> 
     return found
 
 
+def recorded(repo: git.Repository) -> list[Candidate]:
+    """Everything that has a record: interactive workers, and branches that were reviewed.
+
+    Raises SkillError `record-damaged`.
+    """
+    heads = git.branch_heads(repo.common_dir)
+    trees = checkouts(repo)
+    folder = f"{records.home(repo.common_dir)}/branches"
+    found = of_workers(repo, Choice([], "", [], ""), heads)
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        path = f"{folder}/{name}/branch.json"
+        if not os.path.lexists(path):
+            continue
+        value = records.read_json(path)
+        value.pop("schema")
+        records.require_fields(path, value, Candidate.__annotations__)
+        candidate = Candidate(*[value[field] for field in Candidate._fields])
+        found.append(
+            candidate._replace(
+                head=heads.get(candidate.ref, ""),
+                worktree=trees.get(candidate.ref, ""),
+                record=f"{folder}/{name}",
+            )
+        )
+    return with_bases(repo, found, heads)
+
+
 def checkouts(repo: git.Repository) -> dict[str, str]:
     """The checkout of each branch that is checked out, by full ref name."""
     done = git.require_git(repo.common_dir, "worktree", "list", "--porcelain", "-z")
@@ -306,22 +333,6 @@ def border_of(head: str, parents: dict[str, list[str]]) -> set[str]:
         else:
             border.add(commit)
     return border
-
-
-# --- What it may change ---------------------------------------------------------------------
-
-
-def out_of_scope(repo: git.Repository, candidate: Candidate) -> list[str]:
-    """The files that a candidate changes outside of what it owns.
-
-    Git itself matches the patterns, so that they mean here what they mean in a run.
-    """
-    done = git.require_git(
-        repo.common_dir, "diff-tree", "-r", "-z", "--name-only", "--no-renames",
-        candidate.base, candidate.head, "--", ":(top)",
-        *(f":(top,exclude,glob){pattern}" for pattern in candidate.owns),
-    )  # fmt: skip
-    return sorted(path for path in done.text.split("\0") if path)
 
 
 # --- What is not committed ------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from fanout import git, proctree, records, rescue, steering, worktrees
+from fanout import git, integrations, proctree, records, rescue, steering, worktrees
 from fanout import workers as life
 from fanout.copies import is_our_copy
 from fanout.errors import SkillError
@@ -246,7 +246,7 @@ def integration_reasons(
     if tip == worker.base or git.is_ancestor(common_dir, tip, worker.base):
         reasons = [Stake("no-commits", [worker.branch])] if choice.merged_only else []
         return False, reasons
-    if target is not None and git.is_ancestor(common_dir, tip, target):
+    if target is not None and is_integrated(common_dir, worker, tip, target):
         return True, []
     done = git.require_git(
         common_dir,
@@ -262,6 +262,14 @@ def integration_reasons(
     into = worker.integration_branch or "no recorded integration branch"
     lines = done.text.rstrip("\n").split("\n")
     return False, [Stake("unmerged-commits", [f"{line} (not in {into})" for line in lines])]
+
+
+def is_integrated(common_dir: str, worker: Worker, tip: str, target: str) -> bool:
+    """Whether a branch is in its integration branch: by ancestry, or as it was recorded."""
+    if git.is_ancestor(common_dir, tip, target):
+        return True
+    into = worker.integration_branch or ""
+    return integrations.holds(common_dir, into, target, worker.branch, tip)
 
 
 def place_reasons(worker: Worker, root: str) -> list[Stake]:

@@ -1,4 +1,4 @@
-"""Merge reviewed work into the integration branch: refuse, build, check, publish, or say why not."""
+"""Merge reviewed work: refuse, build, check the combined result, publish it, or say why not."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fanout import (
     proctree,
     publishing,
     records,
+    scope,
     worktrees,
 )
 from fanout import candidates as offers
@@ -96,6 +97,9 @@ def merge(repo: git.Repository, found: list[Candidate], target: str, wish: Wish)
         if wish.dry_run or not parts:
             with merging.scratch(repo.common_dir) as env:
                 return foresee(repo, integration, parts, already, wish, checkout, env)
+        late = [part.candidate.name for part in parts if part.late]
+        if late:
+            notes.append(f"written after the approval: the changelog entry of {', '.join(late)}")
         attempt = Attempt(repo, integration, parts, wish, checkout)
         try:
             integration = attempt.run()
@@ -105,7 +109,7 @@ def merge(repo: git.Repository, found: list[Candidate], target: str, wish: Wish)
             rest = [p.candidate.name for p in parts if p.candidate.name not in stuck]
             return Outcome(integration, attempt.checks, already, rest, notes + attempt.notes)
         except BaseException:
-            attempt.give_up()
+            abandon(repo, integration.id)
             raise
         return Outcome(integration, attempt.checks, already, [], notes + attempt.notes)
 
@@ -135,7 +139,7 @@ def require_ready(
         if is_merged(repo, candidate, target, tip):
             already.append(candidate.name)
             continue
-        part, row = ready(repo, candidate, target, wish)
+        part, row = ready(repo, candidate, target, tip, wish)
         if part is not None:
             parts.append(part)
         blocked += [row] if row else []
@@ -176,7 +180,7 @@ def own_commits(repo: git.Repository, candidate: Candidate) -> int:
 
 
 def ready(
-    repo: git.Repository, candidate: Candidate, target: str, wish: Wish
+    repo: git.Repository, candidate: Candidate, target: str, tip: str, wish: Wish
 ) -> tuple[Part | None, dict[str, Any] | None]:
     """A candidate as a part to merge, or the row that says why it is not ready."""
 
@@ -217,11 +221,16 @@ def ready(
         return row(code, why)
     if not found.entries and not found.in_branch and not wish.exempt.get(candidate.name):
         return row("no-changelog-entry", "it has no changelog entry")
-    if wish.recipe.strategy in ("rebase", "cherry-pick") and merging.commits_between(
+    applies = wish.recipe.strategy in ("rebase", "cherry-pick")
+    if not applies and git.is_ancestor(repo.common_dir, candidate.head, tip):
+        why = "its commits are in the branch's history, but were taken back there"
+        return row("taken-back", f"{why}; --strategy cherry-pick applies them again")
+    if applies and merging.commits_between(
         repo.common_dir, candidate.base, candidate.head, "--merges"
     ):
         return row("merge-commits", f"it holds merge commits, which {wish.recipe.strategy} loses")
-    return Part(candidate, standing.approval, list(found.entries)), None
+    late = bool(found.digest) and not standing.approval.changelog
+    return Part(candidate, standing.approval, found.entries, late), None
 
 
 def outside_of_scope(
@@ -231,7 +240,8 @@ def outside_of_scope(
     if not candidate.owns:
         return []
     allowed = {row["path"] for row in approval.out_of_scope}
-    return [path for path in offers.out_of_scope(repo, candidate) if path not in allowed]
+    outside = scope.outside_commits(repo, candidate, candidate.base)
+    return [path for path in outside if path not in allowed]
 
 
 def foresee(
@@ -370,7 +380,7 @@ class Attempt:
             return Blocked(
                 "base-red", why, [{"name": name, "code": "base-red", "why": why, **facts}]
             )
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
                 "name": name,
                 "code": "check-failed",
@@ -381,7 +391,7 @@ class Attempt:
             }
             for name in culprits
         ]
-        return Blocked("check-failed", rows[0]["why"], rows)
+        return Blocked("check-failed", because(failed, culprits[0], culprits), rows)
 
     # --- The record ---
 
@@ -396,14 +406,6 @@ class Attempt:
         self.save(state=state, tree="", ended_at=records.now(), **fields)
         return self.integration
 
-    def give_up(self) -> None:
-        """Close the record after a fault or a signal, if there is one and it can be told how."""
-        if self.integration.state == "building":
-            path = f"{integrations.folder(self.repo.common_dir, self.integration.id)}"
-            if os.path.lexists(f"{path}/integration.json"):
-                with contextlib.suppress(OSError, SkillError):
-                    self.end("abandoned")
-
 
 def because(failed: Check, name: str, culprits: tuple[str, ...]) -> str:
     """Why a check is red, in words."""
@@ -416,7 +418,7 @@ def because(failed: Check, name: str, culprits: tuple[str, ...]) -> str:
 def changelog_json(built: Built, wish: Wish) -> dict[str, Any]:
     """What became of the changelog."""
     return {
-        "file": changelog.BOOK if built.book_commit else None,
+        "file": changelog.BOOK_NAME if built.book_commit else None,
         "commit": built.book_commit or None,
         "added": list(built.added),
         "duplicates": list(built.duplicates),
@@ -496,32 +498,44 @@ def settle(repo: git.Repository) -> list[str]:
     Call it under the lock: then no other call is at work. Raises SkillError when a checkout that
     had begun to follow cannot be brought back.
     """
-    notes: list[str] = []
     found, damaged = integrations.load_all(repo.common_dir)
-    notes += [error.message for error in damaged]
-    for integration in found:
-        if integration.state not in integrations.UNFINISHED:
-            continue
-        clear_trees(repo, integration.id)
-        state = "abandoned"
-        words = "its tree was removed, nothing was merged"
-        tip = git.ref_commit(repo.common_dir, integration.branch)
-        if integration.state == "publishing" and tip == integration.after:
-            state, words = "published", "its result is in the branch"
-        elif integration.state == "publishing" and integration.checkout:
-            checkout = publishing.checkout_of(repo, integration.branch)
-            if tip == integration.before and checkout is not None:
-                kept = publishing.put_back(repo, checkout, integration.before, integration.after)
-                if kept:
-                    words += f"; these were left as they are: {', '.join(kept[:10])}"
-        done = integration._replace(state=state, tree="", ended_at=records.now())
-        integrations.save(repo.common_dir, done)
-        notes.append(f"the integration {integration.id} was interrupted: {words}")
-    return notes
+    unfinished = [i for i in found if i.state in integrations.UNFINISHED]
+    notes = [error.message for error in damaged]
+    return notes + [settle_one(repo, integration) for integration in unfinished]
+
+
+def settle_one(repo: git.Repository, integration: Integration) -> str:
+    """Close one integration that did not end; says what was found."""
+    clear_trees(repo, integration.id)
+    state = "abandoned"
+    words = "nothing was merged"
+    tip = git.ref_commit(repo.common_dir, integration.branch)
+    if integration.state == "publishing" and tip == integration.after:
+        state, words = "published", "its result is in the branch"
+    elif integration.state == "publishing" and tip == integration.before and integration.checkout:
+        checkout = publishing.checkout_of(repo, integration.branch)
+        if checkout is not None:
+            kept = publishing.put_back(repo, checkout, integration.before, integration.after)
+            if kept:
+                words += f"; these were left as they are: {', '.join(kept[:10])}"
+    done = integration._replace(state=state, tree="", ended_at=records.now())
+    integrations.save(repo.common_dir, done)
+    return f"the integration {integration.id} was interrupted: {words}"
+
+
+def abandon(repo: git.Repository, integration_id: str) -> None:
+    """Close the record of an integration that ended early, as far as that can be done now.
+
+    What cannot be, the next call does.
+    """
+    with contextlib.suppress(OSError, SkillError):
+        integration = integrations.load(repo.common_dir, integration_id)
+        if integration.state in integrations.UNFINISHED:
+            settle_one(repo, integration)
 
 
 def clear_trees(repo: git.Repository, integration_id: str) -> None:
-    """Remove the throw-away trees of one integration, registered or not, and end what runs there."""
+    """Remove the throw-away trees of one integration, and end what runs there."""
     prefix = checking.tree_path(repo, integration_id, 0).removesuffix("0")
     registered = {path: admin for admin, path in worktrees.registered(repo.common_dir).items()}
     paths = {path for path in registered if path.startswith(prefix)}

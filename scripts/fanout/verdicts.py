@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import string
 
-from fanout import approvals, git, records, scope
+from fanout import approvals, changelog, git, records, scope
 from fanout import candidates as work
 from fanout import workers as life
 from fanout.errors import ExitCode, SkillError, usage
@@ -32,9 +32,9 @@ def hold(repo: git.Repository, candidate: Candidate) -> contextlib.AbstractConte
     return records.lock(repo.common_dir, name, wait=0.5, what=f"the branch {candidate.branch!r}")
 
 
-def changelog_digest(candidate: Candidate) -> str:  # noqa: ARG001 - entries come with their room
+def changelog_digest(repo: git.Repository, candidate: Candidate) -> str:
     """The SHA-256 of the changelog entries that lie outside of its branch; empty without any."""
-    return ""
+    return changelog.find(repo, candidate).digest
 
 
 def approve(
@@ -49,7 +49,8 @@ def approve(
 ) -> Approval:
     """Record that a candidate's tip, which must be `commit`, may be merged.
 
-    `choice` is what chose the candidate, so that it can be looked at again. `allowed` maps paths outside of what it owns to the reasons why they may be changed.
+    `choice` is what chose the candidate, so that it can be looked at again. `allowed` maps paths
+    outside of what it owns to the reasons why they may be changed.
 
     Raises SkillError: `invalid-commit`, `ambiguous-commit`, `not-out-of-scope` (exit 2);
     `branch-missing`, `not-the-tip`, `no-commits`, `not-committed`, `out-of-scope`,
@@ -100,7 +101,7 @@ def new_approval(
         by=by or user_name(repo),
         note=note,
         out_of_scope=[],
-        changelog=changelog_digest(candidate),
+        changelog=changelog_digest(repo, candidate),
         at=records.now(),
     )
 

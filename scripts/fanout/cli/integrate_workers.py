@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Each verb's purpose and an example.
 VERBS = {
+    "forecast": ("foresee what merging would come to; changes nothing", "forecast docs api"),
     "approve": (
         "record that a commit was looked at and may be merged",
         "approve docs --commit 3f1c0d2a9b --note 'read all of it'",
@@ -25,17 +26,41 @@ VERBS = {
         "record that a commit was looked at and may not be merged",
         "reject docs --reason 'the tests are missing'",
     ),
+    "merge": (
+        "merge what is approved, once the combined result passes its checks",
+        "merge docs api --check 'make test'",
+    ),
+    "report": ("say what is merged, what is not, and what comes next", "report --output REPORT.md"),
+    "undo": ("take an integration back", "undo"),
+    "status": ("show where each candidate stands", "status --json"),
 }
 # The values of these options are free text: `--note "--help"`.
-TEXTS = frozenset(["--by", "--note", "--reason", "--message-file", "--only"])
+TEXTS = frozenset(
+    ["--by", "--note", "--reason", "--message-file", "--only", "--check", "--no-changelog-needed"]
+)
 OTHERS = frozenset(
-    ["--repo", "--run", "--branch", "--base", "--path", "--commit", "--allow-out-of-scope"]
+    [
+        "--repo",
+        "--run",
+        "--branch",
+        "--base",
+        "--path",
+        "--commit",
+        "--allow-out-of-scope",
+        "--into",
+        "--check-timeout",
+        "--strategy",
+        "--sign-timeout",
+        "--output",
+    ]
 )
 
 EXAMPLES = """examples:
+  integrate_workers.py forecast
   integrate_workers.py approve docs --commit 3f1c0d2a9b
-  integrate_workers.py reject docs --reason "the tests are missing"
-  integrate_workers.py reject --branch topic --base main --reason "too large"
+  integrate_workers.py merge docs api --check "make test"
+  integrate_workers.py merge --branch topic --base main --check "make test"
+  integrate_workers.py report
 
 """
 
@@ -111,6 +136,23 @@ def verb_of(
     name: str,
 ) -> tuple[Callable[[Parser], None], Callable[[Repository, argparse.Namespace], Answer]]:
     """What adds a verb's options, and what answers it. Their module is imported only now."""
+    if name in ("review", "collect", "approve", "reject"):
+        return review_verb(name)
+    from fanout.cli import merge_verbs
+
+    return {
+        "forecast": (merge_verbs.add_forecast, merge_verbs.forecast),
+        "merge": (merge_verbs.add_merge, merge_verbs.merge),
+        "report": (merge_verbs.add_report, merge_verbs.report),
+        "undo": (merge_verbs.add_undo, merge_verbs.undo),
+        "status": (merge_verbs.add_status, merge_verbs.status),
+    }[name]
+
+
+def review_verb(
+    name: str,
+) -> tuple[Callable[[Parser], None], Callable[[Repository, argparse.Namespace], Answer]]:
+    """`verb_of` for the verbs that look at one candidate."""
     from fanout.cli import review_verbs
 
     return {

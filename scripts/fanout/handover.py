@@ -1,0 +1,251 @@
+"""Where the work stands: what is merged, what is not, what blocks it, and what to do next."""
+
+from __future__ import annotations
+
+from fanout import git, integrations, publishing
+from fanout.candidates import Candidate, Choice
+from fanout.errors import SkillError
+from fanout.fields import NamedTuple
+from fanout.integrating import Wish, is_merged, ready
+from fanout.integrations import Integration
+from fanout.output import next_action
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+# Codes of work that is only not looked at yet; the others block.
+UNREVIEWED = frozenset(["unapproved", "approval-void"])
+
+
+class Row(NamedTuple):
+    """One candidate: `state` is `merged`, `ready`, `unreviewed` or `blocked`.
+
+    `code` and `why` say what keeps it; `integration` is the id of what took it in, or what it
+    failed in last.
+    """
+
+    candidate: Candidate
+    state: str
+    code: str
+    why: str
+    integration: str
+    more: dict[str, Any]
+
+
+class Report(NamedTuple):
+    """All that there is to say to whoever goes on."""
+
+    original: str
+    current: str
+    rows: list[Row]
+    integrations: list[Integration]
+    damaged: list[str]
+    checkout_trouble: str
+
+
+def take_stock(repo: git.Repository, found: list[Candidate], target: str, wish: Wish) -> Report:
+    """Look at all candidates; changes nothing."""
+    everything, damaged = integrations.load_all(repo.common_dir)
+    tip = git.ref_commit(repo.common_dir, target) or ""
+    rows = [row_of(repo, c, c.target or target, tip, wish, everything) for c in found]
+    trouble = ""
+    try:
+        publishing.checkout_of(repo, target)
+    except SkillError as error:
+        trouble = error.message
+    return Report(
+        original=target,
+        current=repo.branch or "",
+        rows=rows,
+        integrations=everything,
+        damaged=[error.message for error in damaged],
+        checkout_trouble=trouble,
+    )
+
+
+def row_of(
+    repo: git.Repository,
+    candidate: Candidate,
+    target: str,
+    tip: str,
+    wish: Wish,
+    everything: list[Integration],
+) -> Row:
+    """One candidate as it stands."""
+    mine = integrations.of_head(everything, candidate.branch, candidate.head)
+    published = [i for i in mine if i.state == "published"]
+    if is_merged(repo, candidate, target, tip):
+        return Row(candidate, "merged", "", "", published[-1].id if published else "", {})
+    part, row = ready(repo, candidate, target, tip, wish)
+    if row is not None:
+        code, why = row.pop("code"), row.pop("why")
+        row.pop("name")
+        state = "unreviewed" if code in UNREVIEWED else "blocked"
+        return Row(candidate, state, code, why, "", row)
+    assert part is not None
+    # What failed last may fail again; it is told until something is tried anew.
+    for integration in reversed(mine):
+        for blocked in integration.blocked if integration.state == "failed" else []:
+            if blocked["name"] == candidate.name:
+                more = {k: v for k, v in blocked.items() if k not in ("name", "code", "why")}
+                return Row(
+                    candidate, "blocked", blocked["code"], blocked["why"], integration.id, more
+                )
+    return Row(candidate, "ready", "", "", "", {})
+
+
+# --- What to do next ------------------------------------------------------------------------
+
+
+def next_actions(
+    report: Report, choice: Choice, command: Callable[..., str]
+) -> tuple[dict[str, Any], ...]:
+    """The commands that bring the work forward, in the order in which to run them.
+
+    `command(*words)` is a line to paste.
+    """
+    actions: list[dict[str, Any]] = []
+    for row in report.rows:
+        action = action_for(row, words_of(row.candidate, choice), command)
+        actions += [action] if action else []
+    able = [row.candidate for row in report.rows if row.state == "ready"]
+    for words, names in merge_groups(able, choice):
+        actions.append(next_action("merge", command("merge", *words), f"approved: {names}"))
+    return tuple(actions)
+
+
+def merge_groups(able: list[Candidate], choice: Choice) -> list[tuple[list[str], str]]:
+    """The words for one `merge` of each kind of candidates, and their names."""
+    groups: dict[tuple[str, ...], list[Candidate]] = {}
+    for candidate in able:
+        # The name or branch comes first, what is the same for several after it.
+        shared = tuple(words_of(candidate, choice)[2 if is_branch(candidate, choice) else 1 :])
+        groups.setdefault(shared, []).append(candidate)
+    found: list[tuple[list[str], str]] = []
+    for shared, members in groups.items():
+        own = [word for c in members for word in words_of(c, choice)[: -len(shared) or None]]
+        found.append(([*own, *shared], ", ".join(c.name for c in members)))
+    return found
+
+
+def is_branch(candidate: Candidate, choice: Choice) -> bool:
+    """Whether a candidate is named by --branch; so is a task whose run was not given."""
+    return candidate.kind != "worker" and not (candidate.kind == "task" and choice.run)
+
+
+def words_of(candidate: Candidate, choice: Choice) -> list[str]:
+    """The words that mean one candidate, whatever the others are chosen by."""
+    if is_branch(candidate, choice):
+        return ["--branch", candidate.branch, "--base", choice.base or candidate.base]
+    return choice.words([candidate.name])
+
+
+def action_for(row: Row, words: list[str], command: Callable[..., str]) -> dict[str, Any] | None:
+    """What to do about one candidate, or None where nothing is to be done by itself."""
+    name = row.candidate.name
+    if row.state in ("merged", "ready"):
+        return None
+    if row.code in UNREVIEWED:
+        return next_action("review", command("review", *words), f"look at {name}: {row.why}")
+    if row.code == "not-committed":
+        return next_action("collect", command("collect", *words), f"{name}: {row.why}")
+    if row.code in ("conflict", "cannot-merge"):
+        return next_action("forecast", command("forecast", *words), f"{name} {row.why}")
+    if row.code in ("check-failed", "base-red"):
+        return next_action("read-log", f"cat {quote(row.more['log'])}", f"{name}: {row.why}")
+    return next_action("decide", None, f"{name}: {row.why}")
+
+
+def quote(word: str) -> str:
+    """A word for a shell."""
+    from fanout.workers import quote as quoted
+
+    return quoted(word)
+
+
+# --- Answers --------------------------------------------------------------------------------
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """The `data` of a report."""
+    checks = [
+        {"integration": i.id, **check} for i in report.integrations[-5:] for check in i.checks
+    ]
+    return {
+        "original_branch": report.original.removeprefix("refs/heads/"),
+        "current_branch": report.current.removeprefix("refs/heads/") or None,
+        "branches": [
+            {**row.candidate.to_json(), "state": row.state}
+            for row in report.rows
+            if row.state in ("ready", "merged") or row.code in ("conflict", "check-failed")
+        ],
+        "blocked": [
+            {"name": row.candidate.name, "code": row.code, "why": row.why, **row.more}
+            for row in report.rows
+            if row.state == "blocked"
+        ],
+        "complete": [
+            {
+                "name": row.candidate.name,
+                "branch": row.candidate.branch,
+                "head": row.candidate.head,
+                "integration": row.integration or None,
+            }
+            for row in report.rows
+            if row.state == "merged"
+        ],
+        "missing": [
+            {"name": row.candidate.name, "what": row.why or "approved, not merged yet"}
+            for row in report.rows
+            if row.state != "merged"
+        ],
+        "checks": checks,
+        "not_needed": {
+            name: reason
+            for i in report.integrations
+            if i.state == "published"
+            for name, reason in i.changelog.get("not_needed", {}).items()
+        },
+        "unfinished": [i.id for i in report.integrations if i.state in integrations.UNFINISHED],
+        "damaged": report.damaged,
+    }
+
+
+def text_of(data: dict[str, Any], actions: tuple[dict[str, Any], ...]) -> str:
+    """A report for a person, as Markdown."""
+    lines = ["# Integration report", ""]
+    lines.append(f"- original branch: `{data['original_branch']}`")
+    lines.append(f"- current branch: `{data['current_branch'] or 'none (detached)'}`")
+    done = not data["missing"] and bool(data["complete"])
+    lines.append(f"- state: {'all work is merged' if done else 'not all work is merged'}")
+    for title, rows in (
+        ("Complete", [f"`{row['name']}` ({row['head'][:12]})" for row in data["complete"]]),
+        ("Missing", [f"`{row['name']}`: {row['what']}" for row in data["missing"]]),
+        ("Blockers", [f"`{row['name']}`: {row['code']}: {row['why']}" for row in data["blocked"]]),
+        (
+            "Branches with accepted work",
+            [f"`{row['branch']}` at {row['head'][:12]} ({row['state']})"
+             for row in data["branches"]],
+        ),
+        (
+            "Checks already run",
+            [f"`{row['command']}`: {'passed' if row['passed'] else 'FAILED'} ({row['log']})"
+             for row in data["checks"]],
+        ),
+        (
+            "Without a changelog entry",
+            [f"`{name}`: {reason}" for name, reason in data["not_needed"].items()],
+        ),
+        ("Interrupted", [f"{name}: run `merge` or `undo` again" for name in data["unfinished"]]),
+        ("Damaged records", data["damaged"]),
+    ):  # fmt: skip
+        if rows:
+            lines += ["", f"## {title}", "", *(f"- {row}" for row in rows)]
+    commands = [(row["why"], row["command"]) for row in actions]
+    if commands:
+        lines += ["", "## Next", ""]
+        for why, command in commands:
+            lines += [f"- {why}", *([f"  `{command}`"] if command else [])]
+    return "\n".join(lines) + "\n"
