@@ -74,9 +74,13 @@ def require_git(
 
 
 def reason(done: Completed) -> str:
-    """What git says of a failure, without advice: it gives some on the graft file each time."""
-    lines = done.error_text.split("\n")
-    return "\n".join(line for line in lines if not line.startswith("hint:"))
+    """What git says of a failure."""
+    return advice_removed(done.error_text)
+
+
+def advice_removed(text: str) -> str:
+    """The text without git's advice: it gives some on the graft file each time."""
+    return "\n".join(line for line in text.split("\n") if not line.startswith("hint:"))
 
 
 def open_repository(directory: str) -> Repository:

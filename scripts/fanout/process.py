@@ -161,6 +161,55 @@ def side_by_side(calls: list[Callable[[], Any]], width: int = 2) -> list[Any]:
     return results
 
 
+class Talk:
+    """A process that is asked and answers. `trouble` is what it said when it ended."""
+
+    def __init__(self, argv: list[str], *, cwd: str, env: dict[str, str]) -> None:
+        self.process = start(argv, cwd=cwd, env=env, reads=True)
+        self.trouble = ""
+
+    def ask(self, words: str, wanted: str, limit: float) -> bool:
+        """Send words; whether what is wanted came back within so many seconds."""
+        import select
+        import time
+
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(words.encode())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return self.failed()
+        deadline = time.monotonic() + limit
+        answer = b""
+        while wanted.encode() not in answer:
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([self.process.stdout], [], [], left)[0]:
+                self.trouble = f"no answer in {limit:g} s"
+                return False
+            part = os.read(self.process.stdout.fileno(), 4096)
+            if not part:
+                return self.failed()
+            answer += part
+        return True
+
+    def failed(self) -> bool:
+        """Keep what the process said at its end."""
+        with contextlib.suppress(OSError):
+            _, errors = self.process.communicate()
+            self.trouble = errors.decode("utf-8", "replace").strip()
+        return False
+
+    def close(self) -> None:
+        """Tell the process that nothing more comes, and end it if that is not enough."""
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_WAIT)
+        end(self.process)
+
+
 def end(process: subprocess.Popen[bytes]) -> None:
     """End a process, by TERM where that is enough: git then removes its lock files."""
     process.terminate()

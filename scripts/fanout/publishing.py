@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import select
-import subprocess
-import time
 
 from fanout import git, worktrees
 from fanout.errors import ExitCode, SkillError, refused
 from fanout.fields import NamedTuple
-from fanout.process import Completed, end, start
+from fanout.process import Talk
 from fanout.worktrees import Stake
 
 # How long git may take to answer within a transaction; a hook of the user's may be at work.
@@ -188,63 +185,27 @@ class Transaction:
     """
 
     def __init__(self, cwd: str, why: str) -> None:
-        self.argv = [
-            "git", *git.SAFE_CONFIG, "update-ref", "--create-reflog", "-m", why, "--stdin"
-        ]  # fmt: skip
-        self.process: subprocess.Popen[bytes] = start(
-            self.argv, cwd=cwd, env=git.git_environment(), reads=True
-        )
-        self.trouble = ""
+        argv = ["git", *git.SAFE_CONFIG, "update-ref", "--create-reflog", "-m", why, "--stdin"]
+        self.talk = Talk(argv, cwd=cwd, env=git.git_environment())
+
+    @property
+    def trouble(self) -> str:
+        """What git said when it would not go on."""
+        return git.advice_removed(self.talk.trouble)
 
     def prepare(self, ref: str, before: str, after: str) -> bool:
         """Lock the branch if it is where it is believed to be."""
         words = f"start\noption no-deref\nupdate {ref} {after} {before}\nprepare\n"
-        return self.ask(words, "prepare: ok")
+        return self.talk.ask(words, "prepare: ok\n", ANSWER_LIMIT)
 
     def commit(self) -> None:
         """Move the branch. Raises SkillError `git-failed`."""
-        if not self.ask("commit\n", "commit: ok"):
+        if not self.talk.ask("commit\n", "commit: ok\n", ANSWER_LIMIT):
             raise SkillError("git-failed", f"git update-ref failed: {self.trouble}")
-
-    def ask(self, words: str, wanted: str) -> bool:
-        """Send commands; whether the answer came that says they are done."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            self.process.stdin.write(words.encode())
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            self.read_trouble()
-            return False
-        deadline = time.monotonic() + ANSWER_LIMIT
-        answer = b""
-        while wanted.encode() + b"\n" not in answer:
-            left = deadline - time.monotonic()
-            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, left))
-            if not ready:
-                self.trouble = f"no answer in {ANSWER_LIMIT:g} s"
-                return False
-            part = os.read(self.process.stdout.fileno(), 4096)
-            if not part:
-                self.read_trouble()
-                return False
-            answer += part
-        return True
-
-    def read_trouble(self) -> None:
-        """What git said when it ended."""
-        _, errors = self.process.communicate()
-        self.trouble = git.reason(Completed(self.argv, self.process.returncode, b"", errors))
 
     def close(self) -> None:
         """Let go of the lock, if it is still held."""
-        if self.process.poll() is None and self.process.stdin is not None:
-            try:
-                self.process.stdin.close()
-                self.process.wait(5.0)
-            except (OSError, subprocess.TimeoutExpired):
-                pass
-        end(self.process)
+        self.talk.close()
 
 
 # --- After a crash --------------------------------------------------------------------------
