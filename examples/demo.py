@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The main job in about ten seconds: three workers on a throw-away repository, with a sample agent.
+"""The main job in half a minute: three workers on a throw-away repository, with a sample agent.
 
 Needs Python, git and tmux; no account and no network. `make demo` runs it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,8 +19,14 @@ from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 AGENT_WORKERS = os.path.join(ROOT, "scripts", "agent_workers.py")
+INTEGRATE_WORKERS = os.path.join(ROOT, "scripts", "integrate_workers.py")
 AGENT = os.path.join(ROOT, "examples", "sample_agent.py")
 DEADLINE = 60.0
+# It needs the work of two of them.
+CHECK = (
+    f"{shlex.quote(sys.executable)} -c "
+    "'import greeting, farewell; print(greeting.greet(farewell.part(1)))'"
+)
 
 PROMPTS = {
     "greeting": """Add a module that greets.
@@ -72,7 +79,8 @@ class Demo:
     def run(self, *argv: str, quiet: bool = False) -> str:
         """Run a command, show it and what it prints; leave on a failure."""
         if not quiet:
-            shown = ["agent_workers.py" if word == AGENT_WORKERS else word for word in argv]
+            scripts = {path: os.path.basename(path) for path in (AGENT_WORKERS, INTEGRATE_WORKERS)}
+            shown = [scripts.get(word, word) for word in argv]
             print("$ " + " ".join(word for word in shown if word != sys.executable), flush=True)
         done = subprocess.run(
             argv, cwd=self.repo, env=self.env, capture_output=True, text=True, check=False
@@ -86,6 +94,10 @@ class Demo:
     def workers(self, *words: str, quiet: bool = False) -> str:
         """Run agent_workers.py."""
         return self.run(sys.executable, AGENT_WORKERS, *words, quiet=quiet)
+
+    def integrate(self, *words: str, quiet: bool = False) -> str:
+        """Run integrate_workers.py."""
+        return self.run(sys.executable, INTEGRATE_WORKERS, *words, quiet=quiet)
 
     def reports(self, name: str) -> list[str]:
         """The kinds of the events of one worker."""
@@ -132,19 +144,11 @@ def make_repository(demo: Demo) -> None:
     demo.run("git", "commit", "-qm", "Begin", quiet=True)
 
 
-def merge(demo: Demo, names: list[str]) -> None:
-    """Merge the branches by plain git, and fold the workers' changelog entries into the book."""
-    entries: list[str] = []
+def approve(demo: Demo, names: list[str]) -> None:
+    """Approve each branch at the commit that was shown."""
     for name in names:
-        demo.run("git", "merge", "--no-ff", "-q", "-m", f"Merge {name}", name)
-        tree = os.path.join(f"{demo.repo}.worktrees", name)
-        with open(
-            os.path.join(tree, ".worker-runs", "changelog", f"{name}.md"), encoding="utf-8"
-        ) as file:
-            entries += [line for line in file if line.startswith("- ")]
-    with open(os.path.join(demo.repo, "CHANGELOG.md"), "a", encoding="utf-8") as file:
-        file.writelines(entries)
-    demo.run("git", "commit", "-qam", "Fold the changelog entries of three workers")
+        answer = json.loads(demo.integrate("review", name, "--stat", "--json", quiet=True))
+        demo.integrate("approve", name, "--commit", answer["data"]["head"], "--by", "demo")
 
 
 def play(demo: Demo) -> None:
@@ -176,15 +180,26 @@ def play(demo: Demo) -> None:
     )
     demo.workers("status")
 
+    step("What merging would come to, before anything is touched")
+    demo.integrate("forecast", *names)
+
     step("What each one did")
     for name in names:
-        demo.run("git", "log", "--oneline", f"main..{name}")
-        demo.run("git", "diff", "--stat", f"main...{name}")
+        demo.integrate("review", name, "--stat")
 
-    step("Merge, with their changelog entries")
-    merge(demo, names)
+    step("Somebody who has looked approves exactly these commits")
+    approve(demo, names)
+
+    step("Merge: all or nothing, once the combined result has passed the check")
+    demo.integrate("merge", *names, "--check", CHECK)
     demo.run("git", "log", "--oneline", "--graph", "-n", "12")
     demo.run("git", "show", "--stat", "--format=%s", "HEAD")
+    demo.integrate("report")
+
+    step("Taken back, and merged again")
+    demo.integrate("undo")
+    demo.run("git", "log", "--oneline", "-n", "3")
+    demo.integrate("merge", *names, "--check", CHECK)
 
     step("Clean up: only what is stopped and merged may go")
     demo.workers("stop", *names)
