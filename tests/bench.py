@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time agent_workers.py beside the least that the same work can cost, in one run (`make bench`).
+"""Time the commands beside the least that the same work can cost, in one run (`make bench`).
 
 A program, not a test: it has no limits that fail, it prints what is met. Each row takes its floor
 and the product in turn, again and again, and compares medians; wall time and CPU time (of all that
@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SCRIPTS = os.path.join(ROOT, "scripts")
 AGENT_WORKERS = os.path.join(SCRIPTS, "agent_workers.py")
+INTEGRATE_WORKERS = os.path.join(SCRIPTS, "integrate_workers.py")
 CONFIG = os.path.join(SCRIPTS, "fanout", "tmux.conf")
 PYTHON = [sys.executable, "-S"]
 START = [*PYTHON, "-c", "import argparse, json, subprocess"]
@@ -70,6 +71,12 @@ STATUSES = (
     "xargs -P 2 -I {} git --no-optional-locks -C {} status --porcelain >/dev/null"
 )
 CAPTURE = 'tmux -L ours capture-pane -p -t "=$1:" >/dev/null'
+# Every two of the named branches, each by a process of its own.
+EVERY_PAIR = (
+    'n=0; for a in "$@"; do n=$((n + 1)); m=0; for b in "$@"; do m=$((m + 1)); '
+    'if [ "$m" -gt "$n" ]; then git merge-tree --write-tree "$a" "$b" >/dev/null || :; fi; '
+    "done; done"
+)
 # A task by hand: $1 name, $2 the trees, $3 the agent, $4 the base.
 TASK = (
     'git worktree add -q -b "$1" "$2/$1" "$4" 2>/dev/null && cd "$2/$1" && "$3" >"$2/$1.log" && '
@@ -562,6 +569,52 @@ class Bench:
         self.add("capture one", files, Target(1, 1, 10), *captures, starts)
         self.memory("status of 50", files, peak)
 
+    def forecast(self, files: int, rounds: int) -> None:
+        """Forecast of 20 branches that change other files, and of 20 that change the same one."""
+        for what, shared in (("other files", False), ("one file", True)):
+            floors: list[Cost] = []
+            ours: list[Cost] = []
+            starts: list[Cost] = []
+            with self.pair(files) as pair:
+                names = [f"b{number:02d}" for number in range(20)]
+                for repo in (pair.floor, pair.ours):
+                    self.branches(repo, names, shared=shared)
+                argv = [*PYTHON, INTEGRATE_WORKERS, "forecast", "--base", "HEAD"]
+                argv += [word for name in names for word in ("--branch", name)]
+                self.timed(argv, pair.ours)
+                before = self.run(["git", "count-objects"], pair.ours).stdout
+                for _ in range(rounds):
+                    starts.append(self.start())
+                    floors.append(self.shell(pair.floor, EVERY_PAIR, *names))
+                    ours.append(self.timed(argv, pair.ours))
+                left = before != self.run(["git", "count-objects"], pair.ours).stdout
+            note = "LEAVES LOOSE OBJECTS" if left else ""
+            self.add(
+                f"forecast of 20, {what}", files, Target(0.25, 0, 0), floors, ours, starts, note
+            )
+
+    def branches(self, repo: str, names: list[str], *, shared: bool) -> None:
+        """Branches with one commit each that merge cleanly, in files of their own or in one."""
+        lines = [f"line {number}\n" for number in range(20 * len(names))]
+        script = []
+        for number, name in enumerate(names):
+            mine = list(lines)
+            mine[20 * number + 10] = f"changed by {name}\n"
+            path, text = ("shared.txt", "".join(mine)) if shared else (f"{name}.txt", "new\n")
+            script.append(
+                f"commit refs/heads/{name}\ncommitter B <b@example.invalid> 1 +0000\n"
+                f"data 2\nb\nfrom refs/heads/start\nM 100644 inline {path}\n"
+                f"data {len(text)}\n{text}\n"
+            )
+        with open(os.path.join(repo, "shared.txt"), "w", encoding="utf-8") as file:
+            file.writelines(lines)
+        for words in (["add", "-A"], ["commit", "-qm", "shared"], ["branch", "start"]):
+            self.do(["git", *words], repo)
+        stream = os.path.join(self.root, "stream")
+        with open(stream, "w", encoding="utf-8") as file:
+            file.writelines(script)
+        self.do(["sh", "-c", 'git fast-import --quiet <"$1"', "sh", stream], repo)
+
     def memory(self, what: str, files: int, peak: float) -> None:
         """Note a peak of memory beside that of a bare Python start."""
         bare = float(self.run([*PYTHON, "-c", PEAK_OF_START]).stdout or "nan")
@@ -949,6 +1002,7 @@ def main() -> int:
             ("look status capture", lambda f=files: bench.look(f, 3 if quick else 11)),
             ("send", lambda f=files, n=large: None if n else bench.send(f, 1 if quick else 5)),
             ("clean", lambda f=files: bench.clean(f, 1 if quick else 3)),
+            ("forecast", lambda f=files: bench.forecast(f, 1 if quick else 5)),
         ]
     parts += [
         ("growth", lambda: bench.growth([50, 150] if quick else [50, 200, 500], 3 if quick else 9)),

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 # So many candidates are tried in every order; for more, one is made step by step.
 EVERY_ORDER = 6
-# More merges than this are shared out over two processes.
-SHARED = 24
 
 
 class Changes(NamedTuple):
@@ -61,20 +59,33 @@ def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str
     # The integration branch has changes of its own since each base.
     wanted = {(head, c.base) for c in present for head in (c.head, tip)}
     changes = read_changes(repo.common_dir, sorted(wanted))
-    with merging.scratch(repo.common_dir) as env:
-        tries = Tries(repo.common_dir, changes, env)
-        alone = tries.merges([(Side(tip, c.base), Side(c.head, c.base)) for c in present])
-        pairs = [(a, b) for number, b in enumerate(present) for a in present[:number]]
-        each = tries.merges([(Side(a.head, a.base), Side(b.head, b.base)) for a, b in pairs])
-        if tries.merged:
+    alone = [(Side(tip, c.base), Side(c.head, c.base)) for c in present]
+    pairs = [(a, b) for number, b in enumerate(present) for a in present[:number]]
+    each = [(Side(a.head, a.base), Side(b.head, b.base)) for a, b in pairs]
+    asked = [two for two in (*alone, *each) if may_meet(*two, changes)]
+    seen: dict[tuple[Side, Side], Merged] = {}
+    # What changes other files of one commit merges in every order.
+    chain, reached, order, all_tried = Merged("clean"), names, names, True
+    if asked:
+        with merging.scratch(repo.common_dir) as env:
             orders = Orders(repo.common_dir, tip, {c.name: c.head for c in present}, env)
-            asked, reached = orders.follow(names)
-            order, all_tried = (names, True) if asked.outcome == "clean" else orders.search(names)
-        else:
-            # What changes other files of one commit merges in every order.
-            asked, reached, order, all_tried = Merged("clean"), names, names, True
-    targets = dict(zip(names, alone, strict=True))
-    two = {(a.name, b.name): merged for (a, b), merged in zip(pairs, each, strict=True)}
+            heads = [(one.head, other.head) for one, other in asked]
+            merges, (chain, reached) = side_by_side(
+                [
+                    partial(merging.merge_all, repo.common_dir, heads, env),
+                    partial(orders.follow, names),
+                ]
+            )
+            seen = dict(zip(asked, merges, strict=True))
+            if chain.outcome != "clean":
+                order, all_tried = orders.search(names)
+    targets = {
+        c.name: seen.get(two, Merged("clean")) for c, two in zip(present, alone, strict=True)
+    }
+    two_by_two = {
+        (a.name, b.name): seen.get(two, Merged("clean"))
+        for (a, b), two in zip(pairs, each, strict=True)
+    }
     for candidate in found:
         if not candidate.head:
             targets[candidate.name] = Merged("unknown", why="its branch is not there")
@@ -83,8 +94,8 @@ def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str
         target=target,
         tip=tip,
         targets={c.name: in_doubt(targets[c.name], {c.name} & unsure) for c in found},
-        pairs={pair: in_doubt(merged, set(pair) & unsure) for pair, merged in two.items()},
-        asked=in_doubt(asked, unsure),
+        pairs={pair: in_doubt(merged, set(pair) & unsure) for pair, merged in two_by_two.items()},
+        asked=in_doubt(chain, unsure),
         reached=reached,
         order=order or None,
         all_tried=all_tried,
@@ -128,28 +139,9 @@ class Side(NamedTuple):
     base: str
 
 
-class Tries:
-    """Merges of two sides each. `merged` counts those that git had to decide."""
-
-    def __init__(self, repo_dir: str, changes: dict[Side, Changes], env: dict[str, str]) -> None:
-        self.repo_dir = repo_dir
-        self.changes = changes
-        self.env = env
-        self.merged = 0
-
-    def merges(self, pairs: list[tuple[Side, Side]]) -> list[Merged]:
-        """What each two sides come to. Those that cannot meet need no merge."""
-        asked = [
-            (one, other)
-            for one, other in pairs
-            if one.base != other.base or not is_apart(self.changes[one], self.changes[other])
-        ]
-        self.merged += len(asked)
-        merges = merge_apart(
-            self.repo_dir, [(one.head, other.head) for one, other in asked], self.env
-        )
-        known = dict(zip(asked, merges, strict=True))
-        return [known.get(pair, Merged("clean")) for pair in pairs]
+def may_meet(one: Side, other: Side, changes: dict[Side, Changes]) -> bool:
+    """Whether a merge of two sides needs git to decide it; otherwise it is clean."""
+    return one.base != other.base or not is_apart(changes[one], changes[other])
 
 
 def read_changes(repo_dir: str, sides: list[tuple[str, str]]) -> dict[Side, Changes]:
@@ -188,16 +180,6 @@ def folders_of(paths: frozenset[str]) -> set[str]:
     return {"/".join(words[:depth]) for words in parts for depth in range(1, len(words))}
 
 
-def merge_apart(repo_dir: str, pairs: list[tuple[str, str]], env: dict[str, str]) -> list[Merged]:
-    """`merge_all`, by two processes where there are many."""
-    if len(pairs) <= SHARED:
-        return merging.merge_all(repo_dir, pairs, env)
-    half = len(pairs) // 2
-    parts = [pairs[:half], pairs[half:]]
-    calls = [partial(merging.merge_all, repo_dir, part, env) for part in parts]
-    return [merged for part in side_by_side(calls) for merged in part]
-
-
 # --- Orders ---------------------------------------------------------------------------------
 
 
@@ -214,7 +196,7 @@ class Orders:
         """Merge the last name of each order onto the rest, which merged cleanly before."""
         orders = [order for order in orders if order not in self.results]
         pairs = [(self.results[order[:-1]][1], self.heads[order[-1]]) for order in orders]
-        merges = merge_apart(self.repo_dir, pairs, self.env)
+        merges = merging.merge_all(self.repo_dir, pairs, self.env)
         for order, pair, merged in zip(orders, pairs, merges, strict=True):
             commit = ""
             if merged.outcome == "clean":
