@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fanout import git, records
+from fanout import records
 from fanout.fields import NamedTuple
 
 TYPE_CHECKING = False
@@ -121,8 +121,3 @@ def standing(candidate: Candidate, changelog: str) -> Standing:
     if approval.changelog and approval.changelog != changelog:
         return Standing("void", approval, "its changelog entry has changed since")
     return Standing("approved", approval)
-
-
-def tree_of(repo_dir: str, commit: str) -> str:
-    """The tree id of a commit."""
-    return git.require_git(repo_dir, "rev-parse", "--verify", f"{commit}^{{tree}}").text.strip()

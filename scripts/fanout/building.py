@@ -92,7 +92,7 @@ def take_in(
         merged = merging.apply_change(common_dir, current, commit.parents[0], commit.id, env)
         if merged.outcome != "clean":
             return [], merged
-        if merged.tree == tree_of(common_dir, current, env):
+        if merged.tree == git.tree_of(common_dir, current, env):
             # The integration branch has this change already.
             continue
         message = picked_message(commit, recipe.strategy)
@@ -101,12 +101,6 @@ def take_in(
         )
         made.append(current)
     return made, None
-
-
-def tree_of(repo_dir: str, commit: str, env: dict[str, str]) -> str:
-    """The tree id of a commit."""
-    words = ["rev-parse", "--verify", f"{commit}^{{tree}}"]
-    return git.require_git(repo_dir, *words, env=env).text.strip()
 
 
 # --- Messages -------------------------------------------------------------------------------

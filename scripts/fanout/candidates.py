@@ -7,7 +7,7 @@ import os
 from fanout import git, records
 from fanout import workers as life
 from fanout.copies import is_our_copy
-from fanout.errors import refused, usage
+from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
 from fanout.worktrees import Status, admin_dir_of, read_status, registered
 
@@ -102,31 +102,33 @@ def of_workers(repo: git.Repository, choice: Choice, heads: dict[str, str]) -> l
     found, errors = life.load_all(repo.common_dir, list(dict.fromkeys(choice.names)))
     if errors:
         raise errors[0]
-    return [
-        Candidate(
-            name=worker.name,
-            kind="worker",
-            branch=worker.branch,
-            base=worker.base,
-            head=heads.get(worker.branch_ref, ""),
-            worktree=worker.worktree if os.path.isdir(worker.worktree) else "",
-            owns=worker.owns,
-            target=worker.integration_branch,
-            checks=[],
-            record=records.worker_dir(repo.common_dir, worker.name),
-            changelog="",
-        )
-        for worker in found
-    ]
+    return [of_worker(repo, worker, heads) for worker in found]
+
+
+def of_worker(repo: git.Repository, worker: life.Worker, heads: dict[str, str]) -> Candidate:
+    """An interactive worker as a candidate."""
+    return Candidate(
+        name=worker.name,
+        kind="worker",
+        branch=worker.branch,
+        base=worker.base,
+        head=heads.get(worker.branch_ref, ""),
+        worktree=worker.worktree if os.path.isdir(worker.worktree) else "",
+        owns=worker.owns,
+        target=worker.integration_branch,
+        checks=[],
+        record=records.worker_dir(repo.common_dir, worker.name),
+        changelog="",
+    )
 
 
 def of_run(repo: git.Repository, choice: Choice, heads: dict[str, str]) -> list[Candidate]:
     """The tasks of a run, by name, or all of them that have a branch."""
     manifest = read_run(choice.run, "manifest.json")
     plan = read_run(choice.run, "plan.json")
-    if os.path.realpath(str(manifest.get("repo"))) != repo.main_root and os.path.realpath(
-        str(manifest.get("repo"))
-    ) not in (repo.top, *map(os.path.realpath, registered(repo.common_dir).values())):
+    place = os.path.realpath(str(manifest.get("repo")))
+    own = (repo.top, repo.main_root, *registered(repo.common_dir).values())
+    if place not in map(os.path.realpath, own):
         raise usage(
             "other-repository",
             f"the run in {choice.run!r} worked on {manifest.get('repo')!r}",
@@ -218,31 +220,36 @@ def of_branches(repo: git.Repository, choice: Choice, heads: dict[str, str]) -> 
     return found
 
 
-def recorded(repo: git.Repository) -> list[Candidate]:
-    """Everything that has a record: interactive workers, and branches that were reviewed.
-
-    Raises SkillError `record-damaged`.
-    """
+def recorded(repo: git.Repository) -> tuple[list[Candidate], list[SkillError]]:
+    """Everything that has a record, workers and reviewed branches, and what cannot be read."""
     heads = git.branch_heads(repo.common_dir)
     trees = checkouts(repo)
+    workers, errors = life.load_all(repo.common_dir, [])
+    found = [of_worker(repo, worker, heads) for worker in workers]
+    known = {candidate.ref for candidate in found}
     folder = f"{records.home(repo.common_dir)}/branches"
-    found = of_workers(repo, Choice([], "", [], ""), heads)
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-        path = f"{folder}/{name}/branch.json"
-        if not os.path.lexists(path):
+        try:
+            candidate = read_branch(f"{folder}/{name}")
+        except SkillError as error:
+            errors.append(error)
             continue
+        if candidate is not None and candidate.ref not in known:
+            head, tree = heads.get(candidate.ref, ""), trees.get(candidate.ref, "")
+            found.append(candidate._replace(head=head, worktree=tree))
+    return with_bases(repo, found, heads), errors
+
+
+def read_branch(folder: str) -> Candidate | None:
+    """The branch that reviews in a folder are about, without what may have changed since."""
+    path = f"{folder}/branch.json"
+    try:
         value = records.read_json(path)
-        value.pop("schema")
-        records.require_fields(path, value, Candidate.__annotations__)
-        candidate = Candidate(*[value[field] for field in Candidate._fields])
-        found.append(
-            candidate._replace(
-                head=heads.get(candidate.ref, ""),
-                worktree=trees.get(candidate.ref, ""),
-                record=f"{folder}/{name}",
-            )
-        )
-    return with_bases(repo, found, heads)
+    except FileNotFoundError:
+        return None
+    value.pop("schema")
+    records.require_fields(path, value, Candidate.__annotations__)
+    return Candidate(*[value[field] for field in Candidate._fields])._replace(record=folder)
 
 
 def checkouts(repo: git.Repository) -> dict[str, str]:

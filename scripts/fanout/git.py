@@ -258,6 +258,12 @@ def ref_commit(repo_dir: str, ref: str) -> str | None:
     return done.text.strip() if done.code == 0 else None
 
 
+def tree_of(repo_dir: str, commit: str, env: dict[str, str] | None = None) -> str:
+    """The tree id of a commit. Raises SkillError `git-failed`."""
+    words = ["rev-parse", "--verify", f"{commit}^{{tree}}"]
+    return require_git(repo_dir, *words, env=env).text.strip()
+
+
 def is_ancestor(repo_dir: str, ancestor: str, descendant: str) -> bool:
     """Whether a commit is contained in another. An error is not a no: it is raised."""
     done = git(repo_dir, "merge-base", "--is-ancestor", ancestor, descendant)

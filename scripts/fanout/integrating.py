@@ -210,7 +210,7 @@ def ready(
     if standing.state != "approved" or standing.approval is None:
         code = {"void": "approval-void", "rejected": "rejected"}.get(standing.state, "unapproved")
         return row(code, standing.why)
-    if standing.approval.tree != approvals.tree_of(repo.common_dir, candidate.head):
+    if standing.approval.tree != git.tree_of(repo.common_dir, candidate.head):
         return row("approval-void", "the tree of its commit is not the one that was approved")
     outside = outside_of_scope(repo, candidate, standing.approval)
     if outside:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanout import building, checking, git, integrations, merging, publishing, records
+from fanout import checking, git, integrations, merging, publishing, records
 from fanout.checking import Check
 from fanout.errors import ExitCode, SkillError, refused
 from fanout.fields import NamedTuple
@@ -98,7 +98,7 @@ def find_way(repo: git.Repository, target: Integration, tip: str, env: dict[str,
         merged = merging.apply_change(common, current, commit, f"{commit}^1", env)
         if merged.outcome != "clean":
             raise conflicting(target, merged)
-        if merged.tree == building.tree_of(common, current, env):
+        if merged.tree == git.tree_of(common, current, env):
             continue
         current = revert(common, current, commit, merged.tree, target, signing, env)
         made.append(current)

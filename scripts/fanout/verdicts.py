@@ -97,7 +97,7 @@ def new_approval(
         branch=candidate.branch,
         base=candidate.base,
         head=candidate.head,
-        tree=approvals.tree_of(repo.common_dir, candidate.head),
+        tree=git.tree_of(repo.common_dir, candidate.head),
         by=by or user_name(repo),
         note=note,
         out_of_scope=[],

@@ -386,10 +386,15 @@ def stock(
 
     choice = choice_of(options, options.names)
     named = bool(options.names or options.run or options.branch)
-    found = candidates.find(repo, choice) if named else candidates.recorded(repo)
+    damaged: list[SkillError] = []
+    if named:
+        found = candidates.find(repo, choice)
+    else:
+        found, damaged = candidates.recorded(repo)
     wish = Wish([], 1.0, Recipe("merge", b"", Signing(False)), {}, False)
     target = original_branch(repo, found, options.into)
     taken = handover.take_stock(repo, found, target, wish)
+    taken = taken._replace(damaged=[*(error.message for error in damaged), *taken.damaged])
 
     def command(*words: str) -> str:
         return own_command(repo, *words)
