@@ -14,15 +14,15 @@ ROOMS = SCRIPTS / "fanout"
 # A room imports rooms of lower rows alone, so there can be no cycle. The rooms of cli/ stand above.
 LAYERS = [
     {"errors", "fields", "keeping"},
-    {"outline", "output", "process", "startup", "templates"},
+    {"outline", "output", "process", "redacting", "startup", "templates"},
     {"book", "git", "harness", "proctree", "records"},
-    {"bash_data", "integrations", "plan", "reporting", "tmux", "worktrees"},
-    {"doctor", "merging", "publishing", "rendering", "rescue", "workers"},
-    {"capturing", "checking", "contract", "copies", "delivery", "jobs", "pending"},
+    {"bash_data", "diffing", "integrations", "plan", "reporting", "tmux", "worktrees"},
+    {"doctor", "merging", "publishing", "rendering", "rescue", "weakening", "workers"},
+    {"capturing", "checking", "contract", "copies", "delivery", "flagging", "jobs", "pending"},
     {"candidates", "starting", "steering", "takeback"},
     {"approvals", "changelog", "cleaning", "resuming", "scope", "sending", "spawning", "stopping"},
     {"building", "forecasting", "verdicts", "waiting"},
-    {"integrating"},
+    {"collecting", "integrating", "reviewing"},
     {"handover", "undoing"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

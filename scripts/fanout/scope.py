@@ -27,13 +27,12 @@ def pathspecs(candidate: Candidate) -> list[str]:
     return [":(top)", *allowed]
 
 
-def start_of(repo: git.Repository, candidate: Candidate) -> str:
-    """The commit that `git diff base...head` compares with: the base, if it is in its history."""
+def merge_base(repo: git.Repository, candidate: Candidate) -> str:
+    """What `git diff base...head` compares with; empty where there is no common history."""
     done = git.git(repo.common_dir, "merge-base", candidate.base, candidate.head)
     if done.code not in (0, 1):
         raise SkillError("git-failed", f"git merge-base failed: {done.error_text}")
-    # Without any common history all of it is its own.
-    return done.text.strip() or candidate.base
+    return done.text.strip()
 
 
 def outside_commits(repo: git.Repository, candidate: Candidate, start: str) -> list[str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from fanout.approvals import Approval
     from fanout.candidates import Candidate, Choice
+    from fanout.worktrees import Status
 
 SHORTEST = 7
 LISTED = 20
@@ -61,9 +62,10 @@ def approve(
         (candidate,) = work.find(repo, choice)
         require_tip(repo, candidate, commit)
         dirty = uncommitted(repo, candidate)
-        start = scope.start_of(repo, candidate)
         require_commits(repo, candidate, dirty)
         require_clean(candidate, dirty)
+        # Without any common history all of it is its own.
+        start = scope.merge_base(repo, candidate) or candidate.base
         outside = scope.outside_commits(repo, candidate, start)
         require_allowed(candidate, outside, allowed)
         rows = [{"path": path, "reason": allowed[path]} for path in outside]
@@ -184,10 +186,16 @@ def uncommitted(repo: git.Repository, candidate: Candidate) -> list[str]:
             commit=candidate.head,
             tip=found.head,
         )
+    return dirty_files(candidate, found)
+
+
+def dirty_files(candidate: Candidate, status: Status) -> list[str]:
+    """The files that a candidate's tree holds in another state than its tip, sorted."""
     hidden: list[str] = []
     if candidate.worktree:
         hidden, _ = hidden_changes(candidate.worktree, at(candidate.worktree))
-    return sorted({*found.staged, *found.modified, *found.conflicted, *found.untracked, *hidden})
+    groups = (status.staged, status.modified, status.conflicted, status.untracked, hidden)
+    return sorted({path for group in groups for path in group})
 
 
 def require_clean(candidate: Candidate, dirty: list[str]) -> None:

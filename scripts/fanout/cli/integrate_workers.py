@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 # Each verb's purpose and an example.
 VERBS = {
     "forecast": ("foresee what merging would come to; changes nothing", "forecast docs api"),
+    "review": ("show what a worker has done, in bounded pieces", "review docs"),
+    "collect": (
+        "commit what an agent left in its worktree, on its branch",
+        "collect docs --message-file /tmp/docs.message",
+    ),
     "approve": (
         "record that a commit was looked at and may be merged",
         "approve docs --commit 3f1c0d2a9b --note 'read all of it'",
@@ -57,6 +62,7 @@ OTHERS = frozenset(
 
 EXAMPLES = """examples:
   integrate_workers.py forecast
+  integrate_workers.py review docs
   integrate_workers.py approve docs --commit 3f1c0d2a9b
   integrate_workers.py merge docs api --check "make test"
   integrate_workers.py merge --branch topic --base main --check "make test"
@@ -156,6 +162,8 @@ def review_verb(
     from fanout.cli import review_verbs
 
     return {
+        "review": (review_verbs.add_review, review_verbs.review),
+        "collect": (review_verbs.add_collect, review_verbs.collect),
         "approve": (review_verbs.add_approve, review_verbs.approve),
         "reject": (review_verbs.add_reject, review_verbs.reject),
     }[name]

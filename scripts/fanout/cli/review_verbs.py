@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from fanout.cli.choosing import only_one, own_command
 from fanout.errors import usage
-from fanout.output import Answer, next_action, plain_text
+from fanout.output import Answer, next_action, plain_text, say, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from fanout.approvals import Approval
+    from fanout.candidates import Candidate, Choice
     from fanout.cli.common import Parser
+    from fanout.collecting import Collected
     from fanout.git import Repository
+    from fanout.reviewing import Review, View
+
+MESSAGE_BYTES = 100_000
+# A person reads so many paths of one flag.
+PATHS = 10
 
 # --- Options --------------------------------------------------------------------------------
 
@@ -20,6 +30,39 @@ if TYPE_CHECKING:
 def add_name(parser: Parser) -> None:
     """Which candidate; --branch stands in its place."""
     parser.add_argument("name", nargs="?", default="", metavar="NAME")
+
+
+def add_review(parser: Parser) -> None:
+    """The options of `review`."""
+    add_name(parser)
+    extent = parser.add_mutually_exclusive_group()
+    extent.add_argument("--stat", action="store_true", help="leave the text of the diff out")
+    extent.add_argument("--full", action="store_true", help="show all of it, however long")
+    parser.add_argument(
+        "--path",
+        action="append",
+        default=[],
+        metavar="P",
+        help="only this file, or what is below this folder (repeatable)",
+    )
+
+
+def add_collect(parser: Parser) -> None:
+    """The options of `collect`."""
+    add_name(parser)
+    parser.add_argument(
+        "--message-file", metavar="F", help="what the commit's message says, beside who made it"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="only these files, owned or not (repeatable; default: those that it owns)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be committed, commit nothing"
+    )
 
 
 def add_approve(parser: Parser) -> None:
@@ -100,6 +143,142 @@ def allowed_paths(words: list[tuple[str, str]]) -> dict[str, str]:
 
 
 # --- Verbs ----------------------------------------------------------------------------------
+
+
+def review(repo: Repository, options: argparse.Namespace) -> Answer:
+    """`review`: what there is to see of one candidate."""
+    from fanout import reviewing
+
+    choice, candidate = only_one(repo, options)
+
+    def again(words: list[str]) -> str:
+        return own_command(repo, "review", *choice.words([candidate.name]), *words)
+
+    extent = "full" if options.full else "stat" if options.stat else "bounded"
+    found = reviewing.review(repo, choice, candidate, reviewing.Wish(extent, options.path, again))
+    actions = tuple(review_actions(repo, choice, found))
+    return Answer("review", review_text(found), found.to_json(), next_actions=actions)
+
+
+def review_actions(repo: Repository, choice: Choice, found: Review) -> list[dict[str, Any]]:
+    """What may come after a review."""
+    candidate = found.candidate
+    chosen = choice.words([candidate.name])
+    rows: list[dict[str, Any]] = []
+    left_out = found.views["diff"].left_out
+    if left_out is not None:
+        why = f"see what is left out: {left_out.what} ({left_out.amount})"
+        rows.append(next_action("review", left_out.command, why))
+    if found.dirty:
+        command = own_command(repo, "collect", *chosen, "--dry-run")
+        why = f"see what collecting the {len(found.dirty)} files that are not committed would do"
+        rows.append(next_action("collect", command, why))
+    if found.standing.state == "approved" and found.approvable:
+        command = own_command(repo, "merge", *chosen)
+        rows.append(next_action("merge", command, "it is approved: build and check the result"))
+    elif found.approvable and found.outside:
+        why = (
+            f"approve it with --commit {candidate.head}, and for each of the {len(found.outside)} "
+            "files outside of what it owns --allow-out-of-scope PATH --reason WHY"
+        )
+        rows.append(next_action("approve", None, why))
+    elif found.approvable:
+        command = own_command(repo, "approve", *chosen, "--commit", candidate.head)
+        rows.append(next_action("approve", command, "if all of it may be merged"))
+    return rows
+
+
+def review_text(found: Review) -> str:
+    """A review for a person."""
+    candidate = found.candidate
+    standing = found.standing
+    lines = [
+        f"{candidate.name}: {len(found.commits)} commits, {len(found.files)} files",
+        f"  branch    {candidate.branch}",
+        f"  base      {candidate.base}",
+        f"  head      {candidate.head}",
+        f"  review    {standing.state}" + (f" ({standing.why})" if standing.why else ""),
+    ]
+    if found.trouble:
+        lines.append(f"  trouble   {found.trouble}")
+    lines += [f"  check     {c['status']}: {c['command']} (log {c['log']})" for c in found.checks]
+    for flag in found.flags:
+        names = ", ".join(flag.paths[:PATHS])
+        more = len(flag.paths) - PATHS
+        lines.append(
+            f"  flag      {flag.code}: {names}" + (f" and {more} more" if more > 0 else "")
+        )
+    for view in found.views.values():
+        lines += view_lines(view)
+    return plain_text("\n".join(lines))
+
+
+def view_lines(view: View) -> list[str]:
+    """One view for a person, and what it leaves out."""
+    if not view.command:
+        return []
+    text = view.text.rstrip("\n")
+    lines = ["", f"$ {view.command}", *([text] if text else [])]
+    if view.left_out is not None:
+        names = ", ".join(view.left_out.paths[:PATHS])
+        what = f"{view.left_out.what} ({view.left_out.amount})" + (f": {names}" if names else "")
+        lines += [f"[left out: {what}", f" shown by: {view.left_out.command}]"]
+    return lines
+
+
+def collect(repo: Repository, options: argparse.Namespace) -> Answer:
+    """`collect`: what was committed, and what stays as it is."""
+    from fanout import collecting
+
+    choice, candidate = only_one(repo, options)
+    if not all(options.only):
+        raise usage("usage", "--only needs a glob", "for example --only 'docs/**'")
+    body = read_message(options.message_file) if options.message_file else ""
+
+    def announce(paths: list[str]) -> None:
+        if not options.json:
+            say(plain_text("\n".join([f"committing {len(paths)} files:", *paths])))
+
+    wish = collecting.Wish(options.only, body, options.dry_run, announce)
+    done = collecting.collect(repo, choice, candidate, wish)
+    data = {**done.to_json(), "dry_run": options.dry_run}
+    command = own_command(repo, "review", *choice.words([candidate.name]))
+    actions = () if options.dry_run else (next_action("review", command, "look at it"),)
+    if options.dry_run:
+        words = ["collect", *choice.words([candidate.name]), *repeated("--only", options.only)]
+        if options.message_file:
+            words += ["--message-file", os.path.abspath(options.message_file)]
+        actions = (next_action("collect", own_command(repo, *words), "commit these files"),)
+    return Answer("collect", collect_text(done, candidate), data, next_actions=actions)
+
+
+def repeated(option: str, values: list[str]) -> list[str]:
+    """An option for each of some values."""
+    return [f"{option}={value}" for value in values]
+
+
+def collect_text(done: Collected, candidate: Candidate) -> str:
+    """What was collected, for a person."""
+    head = f"committed as {done.commit}" if done.commit else "would be committed"
+    lines = [f"{candidate.name}: {len(done.paths)} files {head}", *(f"  {p}" for p in done.paths)]
+    lines += [f"  left      {path} ({why})" for path, why in done.left.items()]
+    return plain_text("\n".join(lines))
+
+
+def read_message(file: str) -> str:
+    """The text of a message file. Raises SkillError `message-unreadable` (exit 2)."""
+    try:
+        with open(file, "rb") as source:
+            content = source.read(MESSAGE_BYTES + 1)
+        if len(content) > MESSAGE_BYTES or b"\0" in content:
+            raise usage(
+                "message-unreadable",
+                f"{file!r} is no message: longer than {MESSAGE_BYTES} bytes, or not text",
+            )
+        return content.decode("utf-8").replace("\r\n", "\n")
+    except (OSError, ValueError) as error:
+        why = shorten(str(error), 200)
+        raise usage("message-unreadable", f"cannot read {file!r}: {why}", "write UTF-8") from error
 
 
 def approve(repo: Repository, options: argparse.Namespace) -> Answer:
