@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fanout.cli.agent_workers import main
+from fanout.cli.integrate_workers import main as integrate_main
 from world import ROOT, Ran, World
 
 Call = Callable[..., Ran]
@@ -23,6 +24,24 @@ def call(
     world: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Iterator[Call]:
     """`call(*words, cwd=...)` runs agent_workers.py with --json in the world's environment."""
+    yield from caller(main, world, monkeypatch, capfd)
+
+
+@pytest.fixture
+def integrate(
+    world: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Call]:
+    """`integrate(*words, cwd=...)` runs integrate_workers.py in the same way."""
+    yield from caller(integrate_main, world, monkeypatch, capfd)
+
+
+def caller(
+    command: Callable[[list[str]], int],
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> Iterator[Call]:
+    """What runs a command inside of this process, which stands in the world meanwhile."""
     for name in list(os.environ):
         monkeypatch.delenv(name)
     for name, value in world.env.items():
@@ -37,10 +56,10 @@ def call(
         argv = [*words[:1], "--json", *words[1:]] if as_json else list(words)
         if leaves:
             with pytest.raises(SystemExit) as left:
-                main(argv)
+                command(argv)
             code = int(left.value.code or 0)
         else:
-            code = main(argv)
+            code = command(argv)
         out, err = capfd.readouterr()
         assert "internal-error" not in out + err, out + err
         assert "this program has a fault" not in out + err, err
