@@ -158,7 +158,7 @@ def review(repo: git.Repository, choice: Choice, candidate: Candidate, wish: Wis
     }
     return Review(
         candidate=candidate,
-        tree=approvals.tree_of(repo.common_dir, candidate.head),
+        tree=git.tree_of(repo.common_dir, candidate.head),
         commits=[
             c._replace(subject=clean(legible(c.subject)), author=clean(legible(c.author)))
             for c in commits
