@@ -33,7 +33,9 @@ bench: need ## time the commands beside their floors (needs no uv); ARGS="--quic
 test: need ## run the tests; ARGS="-k spawn" chooses some
 	@$(RUN) pytest $(ARGS)
 
-fire: need ## kill the runners before each of their steps (takes some ten minutes)
+fire: need ## kill verbs and runners before each of their steps (takes some twelve minutes)
+	@for verb in spawn stop resume cleanup discard send; do \
+	PYTHONPATH=scripts:tests $(RUN) python tests/under_fire.py $$verb 1 1 || exit 1; done
 	@for language in python bash; do \
 	PYTHONPATH=scripts:tests $(RUN) python tests/runner_fire.py $$language 1 1 || exit 1; done
 
