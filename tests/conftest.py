@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 
@@ -26,3 +27,8 @@ def world() -> Iterator[World]:
         yield made
     finally:
         made.close()
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end: to look for garbage in it takes time for nothing."""
+    gc.freeze()

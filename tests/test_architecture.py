@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from pathlib import Path
 
@@ -32,7 +33,12 @@ SOURCES = {
     for path in sorted(ROOMS.rglob("*.py"))
     if "runtimes" not in path.parts
 }
-TREES = {room: ast.parse(path.read_bytes(), str(path)) for room, path in SOURCES.items()}
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """The parsed source of every room."""
+    return {room: ast.parse(path.read_bytes(), str(path)) for room, path in SOURCES.items()}
 
 
 def imports_of(tree: ast.Module) -> set[str]:
@@ -52,7 +58,7 @@ def imports_of(tree: ast.Module) -> set[str]:
 
 def rooms_of(room: str) -> set[str]:
     """The rooms that a room imports."""
-    names = imports_of(TREES[room])
+    names = imports_of(trees()[room])
     return {name.removeprefix("fanout.") for name in names if name.startswith("fanout.")}
 
 
@@ -110,7 +116,7 @@ STARTERS = {
 
 
 def test_only_one_room_starts_processes() -> None:
-    for room, tree in TREES.items():
+    for room, tree in trees().items():
         if room != "process":
             assert not calls_of(tree) & STARTERS, room
             assert "multiprocessing" not in imports_of(tree), room
@@ -118,11 +124,11 @@ def test_only_one_room_starts_processes() -> None:
                 node for node in ast.walk(tree)
                 if isinstance(node, ast.ImportFrom) and node.module in ("subprocess", "os", "pty")
             ], room  # fmt: skip
-    assert "subprocess.Popen" in calls_of(TREES["process"])
+    assert "subprocess.Popen" in calls_of(trees()["process"])
 
 
 def test_only_one_room_prints() -> None:
-    for room, tree in TREES.items():
+    for room, tree in trees().items():
         if room == "output":
             continue
         assert not {"sys.stderr"} & calls_of(tree), room
@@ -137,7 +143,7 @@ def test_only_one_room_prints() -> None:
 
 
 def test_nothing_is_run_by_a_shell_or_evaluated() -> None:
-    for room, tree in TREES.items():
+    for room, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.keyword) and node.arg == "shell":
                 pytest.fail(f"{room}: shell=")
@@ -146,7 +152,7 @@ def test_nothing_is_run_by_a_shell_or_evaluated() -> None:
 
 
 def test_every_loop_without_a_condition_has_an_end() -> None:
-    for room, tree in TREES.items():
+    for room, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.While) and isinstance(node.test, ast.Constant):
                 ends = [

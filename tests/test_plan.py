@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
@@ -11,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,9 +22,19 @@ from fanout.records import is_object
 from world import ROOT
 
 SCHEMA: dict[str, Any] = json.loads((ROOT / "references" / "plan.schema.json").read_text("utf-8"))
-VALIDATOR: Any = jsonschema.Draft202012Validator(SCHEMA)
 TASK = {"name": "one", "prompt": "Do it."}
 AGENT = {"cli": "agent"}
+
+
+@functools.cache
+def validator() -> Any:
+    """What checks a plan against the schema."""
+    # Costs much to import, and most processes that collect the tests do without.
+    import jsonschema
+
+    kind: Any = jsonschema.Draft202012Validator
+    kind.check_schema(SCHEMA)
+    return kind(SCHEMA)
 
 
 def write(folder: Path, value: Any) -> Path:
@@ -521,7 +531,7 @@ def test_a_branch_name_is_judged_as_git_judges_it(name: str) -> None:
 
 
 def test_the_schema_knows_the_same_fields() -> None:
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)  # pyright: ignore[reportUnknownMemberType]
+    assert validator(), "the schema is one"
     defined = SCHEMA["$defs"]
     assert set(SCHEMA["properties"]) == set(plans.TOP)
     assert set(defined["task"]["properties"]) == set(plans.TASK)
@@ -693,7 +703,7 @@ def test_the_schema_and_the_loader_agree(
             load(folder, plan)
         except SkillError as error:
             said = error.message
-        wrong = [error.json_path for error in VALIDATOR.iter_errors(plan)]
+        wrong = [error.json_path for error in validator().iter_errors(plan)]
         if not said:
             assert not wrong, f"the schema alone refuses {plan}"
             fine += 1
