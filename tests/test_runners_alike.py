@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from runner_world import AGENT, COMMIT, LANGUAGES, Runner, render, task
 from test_render_worker_loop import FULL
-from test_runners import TIME, outcomes
+from test_runners import TIME
 from world import World
 
 IDS = re.compile(r"\b[0-9a-f]{40}\b")
@@ -119,14 +119,6 @@ def run_both(runners: list[Runner], *words: str, **env: str | None) -> list[Any]
         return [one.result() for one in begun]
 
 
-def test_every_outcome_is_recorded_the_same(pair: list[Runner]) -> None:
-    for each in pair:
-        each.plan(**outcomes())
-    runs = run_both(pair)
-    assert [run.code for run in runs] == [1, 1]
-    demand_the_same(pair, runs)
-
-
 def test_a_dry_run_is_the_same(world: World) -> None:
     (world.repo / "items.txt").write_text("one\r\n\ntwo words\nlast")
     world.commit("items")
@@ -179,54 +171,6 @@ Call = tuple[list[str], dict[str, str]]
 ALL: list[Call] = [([], {})]
 DRAWN: dict[str, tuple[dict[str, Any], list[Call]]] = {
     "nothing to do": ({"tasks": [task("a", for_each={"run": "true"})]}, ALL),
-    "a preflight that fails": (
-        {"tasks": [task("a")], "preflight": ["true", "exit 7", "true"]},
-        ALL,
-    ),
-    "a preflight that times out": (
-        {
-            "tasks": [task("a")],
-            "preflight": [{"name": "p", "run": "sleep 60", "timeout_seconds": 0.3}],
-        },
-        ALL,
-    ),
-    "a program that is not there": (
-        {"tasks": [task("a")], "preflight": [["no-such-program"]]},
-        ALL,
-    ),
-    "a backup without its artifact": (
-        {"tasks": [task("a")], "backups": [{"name": "b", "run": "true", "artifact": "gone"}]},
-        ALL,
-    ),
-    "a backup whose artifact is empty": (
-        {
-            "tasks": [task("a")],
-            "backups": [{"name": "b", "run": ": > {RUN_DIR}/b", "artifact": "{RUN_DIR}/b"}],
-        },
-        ALL,
-    ),
-    "a backup whose artifact is a folder": (
-        {"tasks": [task("a")], "backups": [{"name": "b", "run": "true", "artifact": "."}]},
-        ALL,
-    ),
-    "a backup whose artifact is old": (
-        {"tasks": [task("a")], "backups": [{"name": "b", "run": "true", "artifact": "README.md"}]},
-        ALL,
-    ),
-    "a backup whose check fails": (
-        {
-            "tasks": [task("a")],
-            "backups": [
-                {
-                    "name": "b",
-                    "run": "echo x > {RUN_DIR}/b",
-                    "artifact": "{RUN_DIR}/b",
-                    "check": "exit 5",
-                }
-            ],
-        },
-        ALL,
-    ),
     "backups that pass, are skipped and are asked for": (
         {
             "tasks": [
@@ -305,7 +249,6 @@ DRAWN: dict[str, tuple[dict[str, Any], list[Call]]] = {
         },
         ALL,
     ),
-    "items that cannot be had": ({"tasks": [task("a", for_each={"run": "exit 4"})]}, ALL),
     "names that clash at the gate": (
         {"tasks": [task("x-{item}", branch="same", for_each={"run": "seq 2"})]},
         ALL,
