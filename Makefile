@@ -47,9 +47,14 @@ style: need-python ## ruff check and ruff format --check
 	@$(RUN) ruff check $(CODE)
 	@$(RUN) ruff format --check $(CODE)
 
-types: need-python ## pyright and ty
+types: need-python ## pyright and ty; pyright over a rendered runner too
 	@$(RUN) pyright
 	@$(RUN) ty check
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	echo '{"typeCheckingMode": "strict", "pythonVersion": "3.11"}' >"$$folder/pyrightconfig.json" && \
+	"$(PYTHON)" scripts/render_worker_loop.py --config examples/self-hosted-upgrade.json \
+	--language python --output "$$folder/run_agent_workers.py" --json >"$$folder/answer" && \
+	$(RUN) pyright --project "$$folder"
 
 compile: need-python ## py_compile every Python file, leaving nothing behind
 	@cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
