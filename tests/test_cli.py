@@ -20,6 +20,12 @@ from fanout.cli.common import glue_values
 from inside import Call, call, install, refusal
 from world import AGENT_WORKERS, SAMPLE_AGENT, World, wait_for
 
+IGNORING = """
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
 __all__ = ["call"]
 AGENT = ["--agent-cli", str(SAMPLE_AGENT)]
 PROMPT = ["--prompt", "hello", *AGENT]
@@ -200,6 +206,15 @@ def test_in_a_path_with_a_line_break_it_is_refused(world: World, call: Call) -> 
 def test_other_line_ends_in_a_path_are_no_line_breaks(world: World, call: Call) -> None:
     odd = world.make_repo("a\u2028b\x0cc\x85d")
     assert call("status", cwd=odd).code == 0
+
+
+def test_ends_of_processes_are_seen_also_where_the_caller_ignores_them(world: World) -> None:
+    for directory, code in ((world.repo, 0), (world.home, 4)):
+        ran = subprocess.run(
+            [sys.executable, "-c", IGNORING, sys.executable, str(AGENT_WORKERS), "status"],
+            cwd=directory, env=world.env, capture_output=True, check=False,
+        )  # fmt: skip
+        assert ran.returncode == code, ran.stderr
 
 
 def test_inside_the_tree_of_a_worker_the_callers_head_is_the_base(world: World) -> None:

@@ -104,6 +104,18 @@ def test_a_head_without_its_commit_is_refused(world: World) -> None:
     assert failure(world.repo).exit_code == ExitCode.MISSING
 
 
+def test_a_directory_that_went_away_is_named(world: World) -> None:
+    gone = str(world.repo / "gone")
+    with pytest.raises(SkillError, match=gone) as caught:
+        git.git(gone, "status")
+    assert (caught.value.code, caught.value.exit_code) == ("directory-missing", ExitCode.MISSING)
+
+
+def test_git_says_nothing_on_stderr_when_all_is_well(world: World) -> None:
+    assert git.git(str(world.repo), "status").stderr == b""
+    assert git.git(str(world.repo), "merge-base", "HEAD", "HEAD").stderr == b""
+
+
 def test_a_submodule_names_its_superproject(world: World) -> None:
     """W33."""
     world.make_repo("lib")

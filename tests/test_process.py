@@ -14,6 +14,7 @@ import pytest
 
 from fanout import process
 from fanout.errors import ExitCode, Interrupted, SkillError
+from fanout.output import open_standard_streams
 from fanout.process import clean_environment, finish, run, start, start_logged
 from world import wait_for
 
@@ -76,10 +77,33 @@ def test_a_missing_program_is_exit_4_and_named() -> None:
         assert (caught.value.code, caught.value.exit_code) == ("program-missing", ExitCode.MISSING)
 
 
-def test_a_missing_directory_is_not_taken_for_a_missing_program(tmp_path: Path) -> None:
+def test_a_program_in_the_working_directory_is_not_taken_for_one_on_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "no-such-program"
+    program.write_text("#!/bin/sh\necho no\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SkillError) as caught:
-        run(["true"], cwd=str(tmp_path / "gone"))
-    assert caught.value.code == "directory-missing"
+        run(["no-such-program"])
+    assert caught.value.code == "program-missing"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert run(["no-such-program"]).text == "no\n"
+
+
+def test_a_program_gets_nothing_but_its_three_streams() -> None:
+    listing = "ls /proc/self/fd | wc -l" if os.path.isdir("/proc/self/fd") else "echo 4"
+    with open(os.devnull) as left_open:
+        os.set_inheritable(left_open.fileno(), True)
+        open_standard_streams()
+        # The fourth is the one with which `ls` reads the folder.
+        assert run(["sh", "-c", listing], stdin=b"").text.strip() == "4"
+        assert not os.get_inheritable(left_open.fileno())
+
+
+def test_signals_are_as_a_program_expects_them() -> None:
+    assert run(["sh", "-c", "yes | head -1; exit 3"]).text == "y\n"
+    assert run(["sh", "-c", "kill -PIPE $$"]).code == -signal.SIGPIPE
 
 
 def test_too_many_arguments_are_not_a_missing_program() -> None:
@@ -132,10 +156,16 @@ def test_a_process_that_ignores_term_is_killed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(process, "END_WAIT", 0.1)
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True)"
     child = start(python(code + "\ntime.sleep(60)"))
-    assert child.stdout is not None
-    child.stdout.readline()
+    assert os.read(child.pipes[1], 10) == b"\n"
     process.end(child)
-    assert child.returncode == -signal.SIGKILL
+    assert child.code == -signal.SIGKILL
+    assert not child.pipes
+
+
+def test_endless_output_does_not_outlast_the_deadline() -> None:
+    with pytest.raises(SkillError) as caught:
+        run(["sh", "-c", "exec dd if=/dev/zero bs=1000 2>/dev/null"], timeout=0.2)
+    assert caught.value.code == "process-timed-out"
 
 
 def test_work_beside_other_work() -> None:

@@ -100,13 +100,13 @@ def included_files(top: str) -> list[str]:
     return [path for path in found if path.split("/")[0] != life.RUNS]
 
 
-def start_caller_status(repo: git.Repository) -> tuple[Any, list[str]]:
+def start_caller_status(repo: git.Repository) -> tuple[process.Running, list[str]]:
     """Start to look at the caller's checkout, beside the work on the new trees."""
-    argv = ["git", *git.SAFE_CONFIG, *worktrees.status_arguments(ignored=True)]
-    return process.start(argv, cwd=repo.top, env=git.git_environment()), argv
+    argv = git.git_command(repo.top, *worktrees.status_arguments(ignored=True))
+    return process.start(argv, env=git.git_environment()), argv
 
 
-def finish_caller_status(started: tuple[Any, list[str]]) -> worktrees.Status:
+def finish_caller_status(started: tuple[process.Running, list[str]]) -> worktrees.Status:
     """What the caller's checkout holds beyond its commit."""
     return worktrees.parse_status(process.finish(*started))
 

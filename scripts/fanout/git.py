@@ -49,7 +49,8 @@ def git_environment() -> dict[str, str]:
         "GIT_OPTIONAL_LOCKS": "0",
         # What counts as merged must be so in the real history, not in one that was grafted.
         "GIT_NO_REPLACE_OBJECTS": "1",
-        "GIT_GRAFT_FILE": os.devnull,
+        # Below what is no folder nothing can be; of an empty file git would say that it is old.
+        "GIT_GRAFT_FILE": os.path.join(os.devnull, "none"),
     }
 
 
@@ -57,8 +58,16 @@ def git(
     cwd: str, *arguments: str, stdin: bytes | None = None, env: dict[str, str] | None = None
 ) -> Completed:
     """Run git in a directory; the exit code is an answer. `env` adds to the environment."""
-    argv = ["git", *SAFE_CONFIG, *arguments]
-    return run(argv, cwd=cwd, env={**git_environment(), **(env or {})}, stdin=stdin)
+    argv = git_command(cwd, *arguments)
+    done = run(argv, env={**git_environment(), **(env or {})}, stdin=stdin)
+    if done.code == 128 and not os.path.isdir(cwd):
+        raise missing("directory-missing", f"the directory {cwd!r} is not there")
+    return done
+
+
+def git_command(cwd: str, *arguments: str) -> list[str]:
+    """The words of a git process that works in a directory."""
+    return ["git", "-C", cwd, *SAFE_CONFIG, *arguments]
 
 
 def require_git(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -91,15 +92,28 @@ def print_parts(answer: Answer, as_json: bool) -> None:
 
 
 def open_standard_streams() -> None:
-    """Put the null device where stdin, stdout or stderr is closed.
+    """Put the null device where stdin, stdout or stderr is closed; keep all else to this process.
 
-    The next file that is opened would take its number, and a child's output would go there.
+    The next file that is opened would take such a number, and a child's output would go there. A
+    tmux server with the caller's end of a pipe would keep its reader waiting.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for number in open_descriptors():
+        if number > 2:
+            with contextlib.suppress(OSError):
+                os.set_inheritable(number, False)
+
+
+def open_descriptors() -> list[int]:
+    """The descriptors that may be open."""
+    try:
+        return [int(name) for name in os.listdir("/dev/fd")]
+    except OSError:
+        return list(range(256))
 
 
 def write_out(text: str) -> bool:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import subprocess
+import select
+import signal
+import time
 
 from fanout.errors import SkillError, missing
 from fanout.fields import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from typing import Any, NoReturn
 
@@ -34,7 +37,12 @@ LOCATION_VARIABLES = frozenset(
     }
 )
 TMUX_VARIABLES = frozenset({"TMUX", "TMUX_PANE"})
+# Python ignores these; a program expects them to be as usual.
+RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 END_WAIT = 5.0
+READ_SIZE = 65_536
+# Where programs were found, by name and PATH.
+FOUND: dict[tuple[str, str | None], str] = {}
 
 
 class Completed(NamedTuple):
@@ -70,48 +78,146 @@ def find_program(name: str) -> str | None:
     return next((p for p in paths if os.path.isfile(p) and os.access(p, os.X_OK)), None)
 
 
+def program_path(name: str) -> str:
+    """Where a program is. Raises FileNotFoundError: a bare name would mean this very folder."""
+    key = (name, os.environ.get("PATH"))
+    path = FOUND.get(key)
+    if path is None or not os.access(path, os.X_OK):
+        path = find_program(name)
+        if path is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        FOUND[key] = path
+    return path
+
+
+class Running:
+    """A process that was started. `pipes` holds our end of each, by the number it has there."""
+
+    def __init__(self, pid: int, pipes: dict[int, int]) -> None:
+        self.pid = pid
+        self.pipes = pipes
+        self.code: int | None = None
+
+    def close(self, number: int) -> None:
+        """Close our end of a pipe."""
+        os.close(self.pipes.pop(number))
+
+
 def start(
     argv: list[str],
     *,
-    cwd: str | None = None,
     env: dict[str, str] | None = None,
     reads: bool = False,
     says_why: bool = True,
-) -> subprocess.Popen[bytes]:
+) -> Running:
     """Start a process whose output `finish` collects; for work that runs beside other work.
 
-    With `reads` its stdin is a pipe, else empty; without `says_why` its stderr is dropped, which
-    makes it cheaper to collect.
+    It works in this process's own folder: `git -C` and the like go elsewhere. With `reads` its
+    stdin is a pipe, else empty; without `says_why` its stderr is dropped.
 
     Raises SkillError `program-missing` when the program cannot be started.
     """
+    # Not subprocess: importing it takes as long as many a verb's work, and so do fifty starts.
+    piped = [number for number, wanted in enumerate((reads, True, says_why)) if wanted]
+    actions: list[tuple[Any, ...]] = [
+        (os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0)
+        for number in range(3)
+        if number not in piped
+    ]
+    ours: dict[int, int] = {}
+    theirs: list[int] = []
     try:
-        return subprocess.Popen(
+        for number in piped:
+            ends = os.pipe()
+            ours[number], other = reversed(ends) if number == 0 else ends
+            theirs.append(other)
+            actions.append((os.POSIX_SPAWN_DUP2, other, number))
+        pid = os.posix_spawn(
+            program_path(argv[0]),
             argv,
-            cwd=cwd,
-            env=clean_environment() if env is None else env,
-            stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE if says_why else subprocess.DEVNULL,
+            clean_environment() if env is None else env,
+            file_actions=actions,
+            setsigdef=RESTORED,
         )
     except OSError as error:
-        raise cannot_start(argv, cwd, error) from error
+        for descriptor in ours.values():
+            os.close(descriptor)
+        raise cannot_start(argv, None, error) from error
+    finally:
+        for descriptor in theirs:
+            os.close(descriptor)
+    return Running(pid, ours)
 
 
-def finish(process: subprocess.Popen[bytes], argv: list[str]) -> Completed:
-    """Wait for a process made by `start`."""
+def finish(
+    process: Running, argv: list[str], stdin: bytes = b"", timeout: float | None = None
+) -> Completed:
+    """Wait for a process made by `start`; ends it when it takes too long or this is interrupted.
+
+    Raises SkillError `process-timed-out` after `timeout` seconds.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
     try:
-        stdout, stderr = process.communicate()
+        output = exchange(process, stdin, deadline)
+        code = wait(process, deadline)
+    except TimeoutError as error:
+        end(process)
+        raise SkillError("process-timed-out", f"`{argv[0]}` did not end in {timeout} s") from error
     except BaseException:
         end(process)
         raise
-    return Completed(argv, process.returncode, stdout, stderr or b"")
+    return Completed(argv, code, output[1], output[2])
+
+
+def exchange(process: Running, stdin: bytes, deadline: float | None) -> dict[int, bytes]:
+    """Write what a process reads and read what it prints until all pipes are closed.
+
+    Raises TimeoutError.
+    """
+    parts: dict[int, list[bytes]] = {1: [], 2: []}
+    numbers = {descriptor: number for number, descriptor in process.pipes.items()}
+    poll = select.poll()
+    for descriptor, number in numbers.items():
+        poll.register(descriptor, select.POLLIN if number else select.POLLOUT)
+    unsent = memoryview(stdin)
+    while process.pipes:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            raise TimeoutError
+        for descriptor, _ in poll.poll(None if left is None else 1000 * left):
+            number = numbers[descriptor]
+            if number == 0:
+                # One that ends without reading it all is no error.
+                with contextlib.suppress(BrokenPipeError):
+                    unsent = unsent[os.write(descriptor, unsent[: select.PIPE_BUF]) :]
+                    if unsent:
+                        continue
+            elif part := os.read(descriptor, READ_SIZE):
+                parts[number].append(part)
+                continue
+            poll.unregister(descriptor)
+            process.close(number)
+    return {number: b"".join(found) for number, found in parts.items()}
+
+
+def wait(process: Running, deadline: float | None) -> int:
+    """The exit code of a process, negative for a signal. Raises TimeoutError."""
+    pause = 0.0001
+    while process.code is None:
+        pid, status = os.waitpid(process.pid, 0 if deadline is None else os.WNOHANG)
+        if pid:
+            process.code = os.waitstatus_to_exitcode(status)
+        elif deadline is not None and time.monotonic() >= deadline:
+            raise TimeoutError
+        else:
+            time.sleep(pause)
+            pause = min(0.05, pause * 2)
+    return process.code
 
 
 def run(
     argv: list[str],
     *,
-    cwd: str | None = None,
     env: dict[str, str] | None = None,
     stdin: bytes | None = None,
     timeout: float | None = None,
@@ -121,16 +227,7 @@ def run(
     Raises SkillError: `program-missing` when it cannot be started, `process-timed-out` after
     `timeout` seconds. Then, and when this command is interrupted, the process is ended.
     """
-    process = start(argv, cwd=cwd, env=env, reads=stdin is not None)
-    try:
-        stdout, stderr = process.communicate(stdin, timeout)
-    except subprocess.TimeoutExpired as error:
-        end(process)
-        raise SkillError("process-timed-out", f"`{argv[0]}` did not end in {timeout} s") from error
-    except BaseException:
-        end(process)
-        raise
-    return Completed(argv, process.returncode, stdout, stderr)
+    return finish(start(argv, env=env, reads=stdin is not None), argv, stdin or b"", timeout)
 
 
 def side_by_side(calls: list[Callable[[], Any]], width: int = 2) -> list[Any]:
@@ -164,30 +261,28 @@ def side_by_side(calls: list[Callable[[], Any]], width: int = 2) -> list[Any]:
 class Talk:
     """A process that is asked and answers. `trouble` is what it said when it ended."""
 
-    def __init__(self, argv: list[str], *, cwd: str, env: dict[str, str]) -> None:
-        self.process = start(argv, cwd=cwd, env=env, reads=True)
+    def __init__(self, argv: list[str], *, env: dict[str, str]) -> None:
+        self.process = start(argv, env=env, reads=True)
         self.trouble = ""
 
     def ask(self, words: str, wanted: str, limit: float) -> bool:
         """Send words; whether what is wanted came back within so many seconds."""
-        import select
-        import time
-
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
+        if 0 not in self.process.pipes:
+            return False
         try:
-            self.process.stdin.write(words.encode())
-            self.process.stdin.flush()
+            # Less than a pipe holds at once.
+            os.write(self.process.pipes[0], words.encode())
         except BrokenPipeError:
             return self.failed()
         deadline = time.monotonic() + limit
+        poll = select.poll()
+        poll.register(self.process.pipes[1], select.POLLIN)
         answer = b""
         while wanted.encode() not in answer:
-            left = max(0.0, deadline - time.monotonic())
-            if not select.select([self.process.stdout], [], [], left)[0]:
+            if not poll.poll(max(0.0, 1000 * (deadline - time.monotonic()))):
                 self.trouble = f"no answer in {limit:g} s"
                 return False
-            part = os.read(self.process.stdout.fileno(), 4096)
+            part = os.read(self.process.pipes[1], READ_SIZE)
             if not part:
                 return self.failed()
             answer += part
@@ -195,34 +290,32 @@ class Talk:
 
     def failed(self) -> bool:
         """Keep what the process said at its end."""
-        with contextlib.suppress(OSError):
-            _, errors = self.process.communicate()
-            self.trouble = errors.decode("utf-8", "replace").strip()
+        with contextlib.suppress(TimeoutError):
+            output = exchange(self.process, b"", time.monotonic() + END_WAIT)
+            self.trouble = output[2].decode("utf-8", "replace").strip()
         return False
 
     def close(self) -> None:
         """Tell the process that nothing more comes, and end it if that is not enough."""
-        if self.process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self.process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(END_WAIT)
+        if 0 in self.process.pipes:
+            self.process.close(0)
+        with contextlib.suppress(TimeoutError):
+            wait(self.process, time.monotonic() + END_WAIT)
         end(self.process)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: Running) -> None:
     """End a process, by TERM where that is enough: git then removes its lock files."""
-    process.terminate()
-    try:
-        process.wait(END_WAIT)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    if process.code is None:
+        os.kill(process.pid, signal.SIGTERM)
+        try:
+            wait(process, time.monotonic() + END_WAIT)
+        except TimeoutError:
+            os.kill(process.pid, signal.SIGKILL)
+            wait(process, None)
     # What it started may hold the other ends of its pipes: they are not read to their end.
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
+    for number in list(process.pipes):
+        process.close(number)
 
 
 def become(argv: list[str]) -> NoReturn:
@@ -259,6 +352,8 @@ def start_logged(
     argv: list[str], *, cwd: str, env: dict[str, str], log: str
 ) -> subprocess.Popen[bytes]:
     """Start a command in a session of its own with its output appended to `log`."""
+    import subprocess
+
     with open(log, "ab", buffering=0) as output:
         try:
             return subprocess.Popen(

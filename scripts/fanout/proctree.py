@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 
 from fanout.fields import NamedTuple
@@ -196,6 +195,8 @@ def run_logged(
     Returns its exit code, or None when it was ended after `timeout` seconds, together with
     everything it started (`mark` is a NAME=VALUE that stands in the environment of all of it).
     """
+    import subprocess
+
     process = start_logged(argv, cwd=cwd, env=env, log=log)
     try:
         return process.wait(timeout)

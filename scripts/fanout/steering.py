@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from fanout.process import Running
     from fanout.worktrees import Status
 
 # How long a tmux server may take to make its lost socket again.
@@ -185,9 +186,9 @@ def read_trees(workers: list[Worker]) -> dict[str, Status]:
 
     found: dict[str, Status] = {}
     queue = workers[::-1]
-    argv = ["git", *git.SAFE_CONFIG, *worktrees.status_arguments(ignored=False)]
+    arguments = worktrees.status_arguments(ignored=False)
     common = git.git_environment()
-    running: list[tuple[Worker, Any]] = []
+    running: list[tuple[Worker, list[str], Running]] = []
     at_once = max(2, os.cpu_count() or 2)
     while queue or running:
         while queue and len(running) < at_once:
@@ -195,9 +196,9 @@ def read_trees(workers: list[Worker]) -> dict[str, Status]:
             environment = {**common, **worktrees.at(worker.worktree)}
             if needs_refresh(worker):
                 environment["GIT_OPTIONAL_LOCKS"] = "1"
-            process = start(argv, cwd=worker.worktree, env=environment, says_why=False)
-            running.append((worker, process))
-        worker, process = running.pop(0)
+            argv = git.git_command(worker.worktree, *arguments)
+            running.append((worker, argv, start(argv, env=environment, says_why=False)))
+        worker, argv, process = running.pop(0)
         done = finish(process, argv)
         if done.code == 0:
             found[worker.name] = worktrees.parse_status(done)

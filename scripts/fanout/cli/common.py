@@ -88,6 +88,8 @@ def catch_signals() -> frozenset[signal.Signals]:
 
     for number in caught:
         signal.signal(number, interrupt)
+    # Where it was ignored at the start, nobody would learn how a child has ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return caught
 
 
