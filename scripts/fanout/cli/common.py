@@ -20,6 +20,8 @@ SIGNALS = {
     signal.SIGTERM: ExitCode.TERMINATED,
     signal.SIGHUP: ExitCode.HUNG_UP,
 }
+# For each of its words argparse would look for translations on the disk: there are none of ours.
+setattr(argparse, "_", str)  # noqa: B010 - its type is not told
 EPILOG = "exit codes:\n" + exit_code_table()
 PROMPT_BYTES = 40_000_000
 HELP_WIDTH = 96
