@@ -6,7 +6,7 @@ import os
 
 from fanout.errors import SkillError, missing, usage
 from fanout.fields import NamedTuple
-from fanout.process import Completed, clean_environment, run
+from fanout.process import Completed, Running, clean_environment, finish, run, start
 
 # A user's fsmonitor may answer late, and `gc` in the middle of a fan-out costs seconds.
 SAFE_CONFIG = [
@@ -78,31 +78,28 @@ def require_git(
     if done.code != 0:
         words = zip(("", *arguments), arguments, strict=False)
         command = next((w for before, w in words if w[:1] != "-" and before != "-c"), "git")
-        raise SkillError("git-failed", f"git {command} failed: {reason(done) or done.code}")
+        raise SkillError("git-failed", f"git {command} failed: {done.error_text or done.code}")
     return done
 
 
-def reason(done: Completed) -> str:
-    """What git says of a failure."""
-    return advice_removed(done.error_text)
+class Question(NamedTuple):
+    """The questions that tell a repository, on their way to git."""
+
+    directory: str
+    argv: list[str]
+    process: Running
 
 
-def advice_removed(text: str) -> str:
-    """The text without git's advice: it gives some on the graft file each time."""
-    return "\n".join(line for line in text.split("\n") if not line.startswith("hint:"))
+def ask_repository(directory: str) -> Question:
+    """Start to ask for the repository that holds a directory; the answer is `repository_of`.
 
-
-def open_repository(directory: str) -> Repository:
-    """The repository that holds a directory, with the caller's commit and branch.
-
-    Raises SkillError: `not-a-repository`, `bare-repository`, `empty-repository` (exit 4);
-    `no-such-directory`, `inside-submodule`, `unusable-path` (exit 2).
+    Raises SkillError `no-such-directory` (exit 2).
     """
     if "\0" in directory or not os.path.isdir(directory):
         raise usage("no-such-directory", f"{directory!r} is not a directory", "give --repo DIR")
     # One process for all questions; those that cannot be answered come last. It repeats words that
     # it does not know, so MARK parts the answers, each of which may hold a line break.
-    done = git(
+    argv = git_command(
         directory,
         "rev-parse",
         "--path-format=absolute",
@@ -115,6 +112,22 @@ def open_repository(directory: str) -> Repository:
         *(MARK, "HEAD^{commit}"),
         *(MARK, "--symbolic-full-name", "HEAD"),
     )
+    return Question(directory, argv, start(argv, env=git_environment()))
+
+
+def open_repository(directory: str) -> Repository:
+    """The repository that holds a directory (see `repository_of`)."""
+    return repository_of(ask_repository(directory))
+
+
+def repository_of(question: Question) -> Repository:
+    """The repository that holds a directory, with the caller's commit and branch.
+
+    Raises SkillError: `not-a-repository`, `bare-repository`, `empty-repository` (exit 4);
+    `inside-submodule`, `unusable-path` (exit 2).
+    """
+    directory = question.directory
+    done = finish(question.process, question.argv)
     # An answer ends in a line break.
     lines = [part.removesuffix("\n") for part in done.text.split(MARK + "\n")]
     if len(lines) < 2 or not lines[0]:

@@ -169,6 +169,13 @@ def finish(
     return Completed(argv, code, output[1], output[2])
 
 
+def has_ended(process: Running) -> bool:
+    """Whether a process has closed its stdout, so that `finish` does not wait for long."""
+    poll = select.poll()
+    poll.register(process.pipes[1], 0)
+    return bool(poll.poll(0))
+
+
 def exchange(process: Running, stdin: bytes, deadline: float | None) -> dict[int, bytes]:
     """Write what a process reads and read what it prints until all pipes are closed.
 

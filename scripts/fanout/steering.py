@@ -9,6 +9,7 @@ from fanout import git, jobs
 from fanout import workers as life
 from fanout.errors import ExitCode, SkillError
 from fanout.fields import NamedTuple
+from fanout.process import Running, end, finish, has_ended, start
 from fanout.tmux import Pane, Server
 from fanout.workers import State, Worker
 
@@ -16,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from fanout.process import Running
     from fanout.worktrees import Status
 
 # How long a tmux server may take to make its lost socket again.
@@ -55,25 +55,52 @@ class View(NamedTuple):
         }
 
 
-def look(workers: list[Worker]) -> Seen:
-    """The panes and screens of each worker's server, one look a server, by worker name.
+class Looks:
+    """One look at each worker's server; they run from the start on, beside other work."""
 
-    The panes are None where a server gives no proper answer: unknown is not dead.
-    """
-    by_server: dict[Server, list[Worker]] = {}
-    for worker in workers:
-        by_server.setdefault(worker.server, []).append(worker)
-    found: Seen = {}
-    for server, members in by_server.items():
-        panes: dict[str, Pane] | None = None
-        screens: dict[str, str] = {}
-        try:
-            panes, screens = server.look([w.pane for w in members if w.pane])
-        except SkillError as error:
-            if error.exit_code == ExitCode.MISSING:
-                raise
-        found.update({worker.name: (panes, screens) for worker in members})
-    return found
+    def __init__(self, workers: list[Worker]) -> None:
+        self.members: dict[Server, list[Worker]] = {}
+        for worker in workers:
+            self.members.setdefault(worker.server, []).append(worker)
+        self.clients = {
+            server: server.start_look(panes_of(members)) for server, members in self.members.items()
+        }
+
+    def finish(self) -> Seen:
+        """The panes and screens of each worker's server, by worker name.
+
+        The panes are None where a server gives no proper answer: unknown is not dead.
+        """
+        found: Seen = {}
+        for server, members in self.members.items():
+            panes: dict[str, Pane] | None = None
+            screens: dict[str, str] = {}
+            try:
+                panes, screens = server.finish_look(self.clients[server], panes_of(members))
+            except SkillError as error:
+                if error.exit_code == ExitCode.MISSING:
+                    raise
+            found.update({worker.name: (panes, screens) for worker in members})
+        return found
+
+    def close(self) -> None:
+        """End those that still run."""
+        for client in self.clients.values():
+            client.close()
+
+
+def panes_of(workers: list[Worker]) -> list[str]:
+    """The panes that records name."""
+    return [worker.pane for worker in workers if worker.pane]
+
+
+def look(workers: list[Worker]) -> Seen:
+    """The panes and screens of each worker's server (see `Looks.finish`)."""
+    looks = Looks(workers)
+    try:
+        return looks.finish()
+    finally:
+        looks.close()
 
 
 def reach(workers: list[Worker]) -> Seen:
@@ -131,30 +158,53 @@ def survivors(workers: list[Worker], seen: Seen) -> set[str]:
     return {worker.name for worker, tree in zip(lost, alive, strict=True) if tree}
 
 
+def is_over(worker: Worker, panes: dict[str, Pane]) -> bool:
+    """Whether a worker's pane is dead or gone."""
+    pane = life.own_pane(worker, panes)
+    return pane is None or pane.dead
+
+
 def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> list[View]:
     """The state of each worker, of its branch and, unless told otherwise, of its files."""
     if not workers:
         return []
     common = repo.common_dir
-    troubles = {worker.name: tree_trouble(common, worker) for worker in workers}
-    trees = read_trees([w for w in workers if not troubles[w.name]]) if files else {}
-    seen = look(workers)
+    looks = Looks(workers)
+    trees = Trees()
+    try:
+        troubles: dict[str, str] = {}
+        for worker in workers:
+            troubles[worker.name] = tree_trouble(common, worker)
+            if files and not troubles[worker.name]:
+                trees.add(worker)
+        heads = git.heads_of(common, [worker.branch_ref for worker in workers])
+        logs: dict[str, life.Logs] = {}
+        for worker in workers:
+            logs[worker.name] = life.read_logs(common, worker)
+            trees.advance()
+        seen = looks.finish()
+        ahead = count_ahead(
+            common, [(w.base, heads[w.branch_ref]) for w in workers if w.branch_ref in heads]
+        )
+        statuses = trees.finish()
+    finally:
+        looks.close()
+        trees.close()
     alive = survivors(workers, seen)
-    heads = git.heads_of(common, [worker.branch_ref for worker in workers])
-    ahead = count_ahead(
-        common, [(w.base, heads[w.branch_ref]) for w in workers if w.branch_ref in heads]
-    )
     views: list[View] = []
     for worker in workers:
-        logs = life.read_logs(common, worker)
         panes, screens = seen[worker.name]
-        state = life.state_of(common, worker, panes, screens, logs, worker.name in alive)
-        tree = trees.get(worker.name)
+        mine = logs[worker.name]
+        if panes is None or is_over(worker, panes):
+            # How it ended may have been written after its logs were read.
+            mine = life.read_logs(common, worker)
+        state = life.state_of(common, worker, panes, screens, mine, worker.name in alive)
+        tree = statuses.get(worker.name)
         trouble = troubles[worker.name]
         if trouble:
             state = state._replace(detail=f"{state.detail}; {trouble}".strip("; "))
         head = heads.get(worker.branch_ref)
-        job = jobs.current(common, worker, state, logs)
+        job = jobs.current(common, worker, state, mine)
         count = ahead.get((worker.base, head)) if head else None
         views.append(View(worker, state, head, count, tree, job))
     return views
@@ -179,30 +229,61 @@ def tree_trouble(common_dir: str, worker: Worker) -> str:
     return "its worktree is not the one that was made for it; `git worktree repair` may help"
 
 
-def read_trees(workers: list[Worker]) -> dict[str, Status]:
-    """The changed files of each worker's tree, some at a time; unreadable ones are left out."""
-    from fanout import worktrees
-    from fanout.process import finish, start
+class Trees:
+    """`git status` in workers' trees, some at a time, beside other work."""
 
-    found: dict[str, Status] = {}
-    queue = workers[::-1]
-    arguments = worktrees.status_arguments(ignored=False)
-    common = git.git_environment()
-    running: list[tuple[Worker, list[str], Running]] = []
-    at_once = max(2, os.cpu_count() or 2)
-    while queue or running:
-        while queue and len(running) < at_once:
-            worker = queue.pop()
-            environment = {**common, **worktrees.at(worker.worktree)}
-            if needs_refresh(worker):
-                environment["GIT_OPTIONAL_LOCKS"] = "1"
-            argv = git.git_command(worker.worktree, *arguments)
-            running.append((worker, argv, start(argv, env=environment, says_why=False)))
-        worker, argv, process = running.pop(0)
-        done = finish(process, argv)
+    def __init__(self) -> None:
+        self.queue: list[Worker] = []
+        self.running: list[tuple[Worker, list[str], Running]] = []
+        self.found: dict[str, Status] = {}
+        self.at_once = max(2, os.cpu_count() or 2)
+
+    def add(self, worker: Worker) -> None:
+        """Look at one more tree, as soon as that may be."""
+        self.queue.append(worker)
+        self.advance()
+
+    def advance(self) -> None:
+        """Collect what has ended and start what may, without waiting."""
+        if self.running or self.queue:
+            for entry in [entry for entry in self.running if has_ended(entry[2])]:
+                self.collect(entry)
+            while self.queue and len(self.running) < self.at_once:
+                self.start(self.queue.pop(0))
+
+    def start(self, worker: Worker) -> None:
+        """Start to look at a tree."""
+        from fanout import worktrees
+
+        arguments = worktrees.status_arguments(ignored=False)
+        environment = {**git.git_environment(), **worktrees.at(worker.worktree)}
+        if needs_refresh(worker):
+            environment["GIT_OPTIONAL_LOCKS"] = "1"
+        argv = git.git_command(worker.worktree, *arguments)
+        running = start(argv, env=environment, says_why=False)
+        self.running.append((worker, argv, running))
+
+    def collect(self, entry: tuple[Worker, list[str], Running]) -> None:
+        """Wait for one; a tree that cannot be read is left out."""
+        from fanout import worktrees
+
+        worker, argv, running = entry
+        done = finish(running, argv)
+        self.running.remove(entry)
         if done.code == 0:
-            found[worker.name] = worktrees.parse_status(done)
-    return found
+            self.found[worker.name] = worktrees.parse_status(done)
+
+    def finish(self) -> dict[str, Status]:
+        """The changed files of each tree, by worker name."""
+        while self.running:
+            self.collect(self.running[0])
+            self.advance()
+        return self.found
+
+    def close(self) -> None:
+        """End those that still run."""
+        for _, _, running in self.running:
+            end(running)
 
 
 def needs_refresh(worker: Worker) -> bool:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
 
 from fanout.errors import SkillError, missing, usage
 from fanout.fields import NamedTuple
-from fanout.process import Completed, clean_environment, find_program, run
+from fanout.process import (
+    Completed,
+    Running,
+    clean_environment,
+    end,
+    find_program,
+    finish,
+    start,
+)
 from fanout.records import write_file
 
 CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tmux.conf")
@@ -64,6 +73,21 @@ class Pane(NamedTuple):
     title: str
 
 
+class Client(NamedTuple):
+    """One client that runs; `script` is the file that holds its commands, if any."""
+
+    argv: list[str]
+    process: Running
+    script: str
+
+    def close(self) -> None:
+        """End it if it still runs, and remove its file."""
+        end(self.process)
+        if self.script:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.script)
+
+
 class Server(NamedTuple):
     """A tmux server, addressed by socket name or by the socket's path."""
 
@@ -73,44 +97,43 @@ class Server(NamedTuple):
         self, *commands: list[str], stdin: bytes | None = None, env: dict[str, str] | None = None
     ) -> Completed:
         """Run commands as one sequence in one client; the exit code is an answer."""
+        return self.finish(self.start(*commands, reads=stdin is not None, env=env), stdin or b"")
+
+    def start(
+        self, *commands: list[str], reads: bool = False, env: dict[str, str] | None = None
+    ) -> Client:
+        """Start a client for a sequence of commands; `finish` or `close` is to follow."""
         # -u: without a UTF-8 locale tmux would print `_` for each tab and each wide character.
         argv = ["tmux", "-u", *self.address, "-f", CONFIG]
         size = len(os.fsencode("\0;\0".join(map("\0".join, commands))))
-        if stdin is None and size > MESSAGE_LIMIT:
-            return self.run_file(argv, commands, env)
-        for number, command in enumerate(commands):
-            argv += [";"] * (number > 0) + [argument(word) for word in command]
-        return self.run_argv(argv, stdin, env)
-
-    def run_file(
-        self, argv: list[str], commands: tuple[list[str], ...], env: dict[str, str] | None
-    ) -> Completed:
-        """Run a sequence that is too long for a message, from a file; its output comes here too."""
-        from tempfile import mkstemp
-
-        text = " ; ".join(" ".join(map(conf_quoted, command)) for command in commands) + "\n"
-        descriptor, path = mkstemp(prefix="agent-workers-", suffix=".conf")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(os.fsencode(text))
+        script = ""
+        if reads or size <= MESSAGE_LIMIT:
+            for number, command in enumerate(commands):
+                argv += [";"] * (number > 0) + [argument(word) for word in command]
+        else:
+            script = script_of(commands)
             # A client looks for what starts a server only in its own words.
             starts = any(command[0] == "new-session" for command in commands)
             argv += ["start-server", ";"] if starts else []
-            return self.run_argv([*argv, "source-file", pattern_quoted(path)], None, env)
-        finally:
-            os.unlink(path)
-
-    def run_argv(
-        self, argv: list[str], stdin: bytes | None, env: dict[str, str] | None
-    ) -> Completed:
-        """Run one client, bounded."""
+            argv += ["source-file", pattern_quoted(script)]
         try:
-            return run(argv, stdin=stdin, env=env, timeout=ANSWER_LIMIT)
+            return Client(argv, start(argv, env=env, reads=reads), script)
+        except SkillError:
+            if script:
+                os.unlink(script)
+            raise
+
+    def finish(self, client: Client, stdin: bytes = b"") -> Completed:
+        """What a client answers, bounded."""
+        try:
+            return finish(client.process, client.argv, stdin, ANSWER_LIMIT)
         except SkillError as error:
             if error.code == "process-timed-out":
                 message = f"tmux did not answer for {ANSWER_LIMIT:.0f} s"
                 raise SkillError("tmux-stuck", message) from error
             raise
+        finally:
+            client.close()
 
     def require(
         self, *commands: list[str], stdin: bytes | None = None, env: dict[str, str] | None = None
@@ -147,9 +170,18 @@ class Server(NamedTuple):
         The text is what is visible. With `rows`, for one pane alone, it begins so many rows up in
         the history, and wrapped lines are joined.
         """
-        # After a restart of the server two records may name one pane.
-        wanted = list(dict.fromkeys(wanted))
-        done = self.run(*looking(wanted, rows))
+        return self.finish_look(self.start_look(wanted, rows), wanted, rows)
+
+    def start_look(self, wanted: list[str], rows: int | None = None) -> Client:
+        """Start the client of a look, for work beside it."""
+        return self.start(*looking(wanted, rows))
+
+    def finish_look(
+        self, client: Client, wanted: list[str], rows: int | None = None
+    ) -> tuple[dict[str, Pane], dict[str, str]]:
+        """What a look has found."""
+        wanted = unique(wanted)
+        done = self.finish(client)
         panes: dict[str, Pane] = {}
         if done.code != 0:
             panes = self.panes()
@@ -339,6 +371,17 @@ def lines_of(text: str) -> list[str]:
     return [line for line in text.split("\n") if line]
 
 
+def script_of(commands: tuple[list[str], ...]) -> str:
+    """A file with a sequence of commands."""
+    from tempfile import mkstemp
+
+    text = " ; ".join(" ".join(map(conf_quoted, command)) for command in commands) + "\n"
+    descriptor, path = mkstemp(prefix="agent-workers-", suffix=".conf")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(os.fsencode(text))
+    return path
+
+
 def no_server(message: str) -> bool:
     """Whether tmux says that no server listens on the socket, or one without any session."""
     return (
@@ -359,8 +402,13 @@ def looking(wanted: list[str], rows: int | None) -> list[list[str]]:
     return [
         ["list-panes", "-a", "-F", PANE_FORMAT],
         ["display-message", "-p", END_OF_LIST],
-        *(["capture-pane", "-p", "-t", pane, *history] for pane in wanted),
+        *(["capture-pane", "-p", "-t", pane, *history] for pane in unique(wanted)),
     ]
+
+
+def unique(panes: list[str]) -> list[str]:
+    """Each pane once: after a restart of the server two records may name the same."""
+    return list(dict.fromkeys(panes))
 
 
 def cut(text: str, panes: list[Pane]) -> dict[str, str]:

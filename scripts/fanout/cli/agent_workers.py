@@ -65,6 +65,14 @@ OTHERS = frozenset(
         "--limit",
     ]
 )
+# What the verbs with the most imports need.
+ROOMS = {
+    "spawn": ("fanout.copies", "fanout.spawning"),
+    "status": ("fanout.steering", "fanout.harness"),
+    "send": ("fanout.sending",),
+    "stop": ("fanout.stopping",),
+    "cleanup": ("fanout.cleaning",),
+}
 LINES = 100
 LINE_LIMIT = 20_000
 
@@ -447,9 +455,13 @@ def dispatch(options: argparse.Namespace) -> Answer:
         return worker_verbs.event(options)
     if options.verb == "doctor":
         return worker_verbs.doctor(options)
-    from fanout.git import open_repository
+    from fanout import git
 
-    repo = open_repository(options.repo)
+    question = git.ask_repository(options.repo)
+    # Git answers beside the imports.
+    for room in ROOMS.get(options.verb, ()):
+        __import__(room)
+    repo = git.repository_of(question)
     if options.verb in ("wait", "events", "resume"):
         from fanout.cli import job_verbs
 
