@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
     from typing import NamedTuple as NamedTuple
 else:
+    new_tuple = tuple.__new__
 
     class Fields(tuple):
         """What all named tuples can do; each knows its fields and their defaults."""
@@ -23,9 +24,10 @@ else:
 
         def __new__(cls, *args: Any, **named: Any) -> Fields:
             """One of these, from values by position and by name."""
-            fields, defaults = cls._fields, cls._field_defaults
-            if len(args) == len(fields) and not named:
-                return tuple.__new__(cls, args)
+            fields = cls._fields
+            if not named and len(args) == len(fields):
+                return new_tuple(cls, args)
+            defaults = cls._field_defaults
             values = list(args)
             for field in fields[len(args) :]:
                 if field in named:

@@ -89,9 +89,13 @@ class Question(NamedTuple):
     argv: list[str]
     process: Running
 
+    def repository(self) -> Repository:
+        """Git's answer (see `repository_of`)."""
+        return repository_of(self)
+
 
 def ask_repository(directory: str) -> Question:
-    """Start to ask for the repository that holds a directory; the answer is `repository_of`.
+    """Start to ask for the repository that holds a directory, for work beside it.
 
     Raises SkillError `no-such-directory` (exit 2).
     """

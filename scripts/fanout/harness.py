@@ -117,7 +117,8 @@ class Rules(NamedTuple):
             if pattern.startswith(TITLE):
                 found = compiled(pattern).search(title)
             else:
-                found = search(pattern, text, said)
+                # No pattern matches an empty text, and to compile one costs more than to search.
+                found = search(pattern, text, said) if text else None
             if found is not None:
                 return found.group().strip() or pattern
         return None

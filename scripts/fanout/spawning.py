@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 
 from fanout import (
@@ -144,10 +143,10 @@ def prepare_all(
     """Make record and worktree of each worker, a few at a time; failures are taken back."""
     queue = list(reversed(requests))
     errors: dict[str, SkillError] = {}
-    stop = threading.Event()
+    stopped = False
 
     def work() -> None:
-        while not stop.is_set():
+        while not stopped:
             try:
                 request = queue.pop()
             except IndexError:
@@ -163,6 +162,8 @@ def prepare_all(
     if len(requests) == 1:
         work()
     else:
+        import threading
+
         threads = [threading.Thread(target=work) for _ in range(min(THREADS, len(requests)))]
         try:
             for thread in threads:
@@ -171,7 +172,7 @@ def prepare_all(
                 thread.join()
         finally:
             # Also on a signal: nothing may be made behind the back of what is taken back.
-            stop.set()
+            stopped = True
             for thread in threads:
                 thread.join()
     take_back(repo, errors, made, done)

@@ -65,14 +65,6 @@ OTHERS = frozenset(
         "--limit",
     ]
 )
-# What the verbs with the most imports need.
-ROOMS = {
-    "spawn": ("fanout.copies", "fanout.spawning"),
-    "status": ("fanout.steering", "fanout.harness"),
-    "send": ("fanout.sending",),
-    "stop": ("fanout.stopping",),
-    "cleanup": ("fanout.cleaning",),
-}
 LINES = 100
 LINE_LIMIT = 20_000
 
@@ -455,18 +447,15 @@ def dispatch(options: argparse.Namespace) -> Answer:
         return worker_verbs.event(options)
     if options.verb == "doctor":
         return worker_verbs.doctor(options)
-    from fanout import git
+    from fanout.git import ask_repository
 
-    question = git.ask_repository(options.repo)
-    # Git answers beside the imports.
-    for room in ROOMS.get(options.verb, ()):
-        __import__(room)
-    repo = git.repository_of(question)
+    # Git answers beside the imports of the verb.
+    question = ask_repository(options.repo)
     if options.verb in ("wait", "events", "resume"):
         from fanout.cli import job_verbs
 
         job = {"wait": job_verbs.wait, "events": job_verbs.events, "resume": job_verbs.resume}
-        return job[options.verb](repo, options)
+        return job[options.verb](question, options)
     verbs = {
         "spawn": worker_verbs.spawn,
         "status": worker_verbs.status,
@@ -476,4 +465,4 @@ def dispatch(options: argparse.Namespace) -> Answer:
         "stop": worker_verbs.stop,
         "cleanup": worker_verbs.cleanup,
     }
-    return verbs[options.verb](repo, options)
+    return verbs[options.verb](question, options)

@@ -15,16 +15,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from fanout.git import Repository
+    from fanout.git import Question, Repository
     from fanout.records import Event
 
 FOLLOW_ROUND = 0.2
 
 
-def wait(repo: Repository, options: argparse.Namespace) -> Answer:
+def wait(question: Question, options: argparse.Namespace) -> Answer:
     """`wait`: a row for each job that was waited for."""
     from fanout.waiting import wait as wait_for_jobs
 
+    repo = question.repository()
     started = time.monotonic()
     deadline = started + options.timeout if options.timeout is not None else None
     rows, code = wait_for_jobs(
@@ -54,10 +55,11 @@ def wait(repo: Repository, options: argparse.Namespace) -> Answer:
     return Answer("wait", "\n".join(lines) or "no open job", data, code, error, tuple(actions))
 
 
-def events(repo: Repository, options: argparse.Namespace) -> Answer:
+def events(question: Question, options: argparse.Namespace) -> Answer:
     """`events`: the newest events of one worker; with --follow a line for each as it comes."""
     from fanout import workers
 
+    repo = question.repository()
     worker = workers.load(repo.common_dir, options.name)
     found = workers.read_events(repo.common_dir, worker)
     rows = [event_json(worker.name, number, event) for number, event in enumerate(found, 1)]
@@ -124,11 +126,12 @@ def event_line(row: dict[str, Any]) -> str:
     return shorten(plain_text(text).replace("\n", " ").rstrip(), 300)
 
 
-def resume(repo: Repository, options: argparse.Namespace) -> Answer:
+def resume(question: Question, options: argparse.Namespace) -> Answer:
     """`resume`: the worker, and whether its conversation is the same."""
     from fanout.cli.worker_verbs import worker_fields
     from fanout.resuming import resume as resume_worker
 
+    repo = question.repository()
     prompt = read_prompt(options.prompt, options.prompt_file)
     done = resume_worker(repo, options.name, prompt, options.settle)
     row = {

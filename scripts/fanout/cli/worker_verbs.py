@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from fanout.git import Repository
+    from fanout.git import Question, Repository
     from fanout.spawning import Request, Spawned
     from fanout.steering import View
     from fanout.workers import Worker
@@ -63,10 +63,11 @@ def doctor(options: argparse.Namespace) -> Answer:
     return Answer("doctor", "\n".join(lines), data, code, error)
 
 
-def spawn(repo: Repository, options: argparse.Namespace) -> Answer:
+def spawn(question: Question, options: argparse.Namespace) -> Answer:
     """`spawn`: one worker, or one for each prompt of a folder."""
     from fanout import copies, spawning, tmux
 
+    repo = question.repository()
     many = options.prompts_dir is not None
     requests = spawn_requests(repo, options)
     tmux.require_tmux()
@@ -339,10 +340,12 @@ def read_prompts(options: argparse.Namespace, mode: str) -> dict[str, str]:
     return {name: read_prompt(None, os.path.join(folder, name + ".md")) or "" for name in names}
 
 
-def status(repo: Repository, options: argparse.Namespace) -> Answer:
+def status(question: Question, options: argparse.Namespace) -> Answer:
     """`status`: a row for each worker; with --watch a line for each change."""
     from fanout import steering
     from fanout.workers import load_all
+
+    repo = question.repository()
 
     def views() -> tuple[list[View], list[SkillError]]:
         workers, errors = load_all(repo.common_dir, options.names)
@@ -434,11 +437,12 @@ def status_actions(repo: Repository, views: list[View]) -> tuple[dict[str, Any],
     return tuple(rows)
 
 
-def capture(repo: Repository, options: argparse.Namespace) -> Answer:
+def capture(question: Question, options: argparse.Namespace) -> Answer:
     """`capture`: the agent's last lines."""
     from fanout import capturing
     from fanout.workers import load
 
+    repo = question.repository()
     common = repo.common_dir
     text = capturing.capture(
         common, load(common, options.name), options.lines, from_log=options.log
@@ -447,10 +451,11 @@ def capture(repo: Repository, options: argparse.Namespace) -> Answer:
     return Answer("capture", text, data)
 
 
-def send(repo: Repository, options: argparse.Namespace) -> Answer:
+def send(question: Question, options: argparse.Namespace) -> Answer:
     """`send`: a follow-up prompt."""
     from fanout.sending import send as send_prompt
 
+    repo = question.repository()
     prompt = read_prompt(options.prompt, options.prompt_file)
     if prompt is None:
         raise usage("usage", "a prompt is needed", "give --prompt TEXT or --prompt-file FILE")
@@ -476,11 +481,12 @@ def send(repo: Repository, options: argparse.Namespace) -> Answer:
     return Answer("send", text, data, next_actions=(watch_it,))
 
 
-def attach(repo: Repository, options: argparse.Namespace) -> Answer:
+def attach(question: Question, options: argparse.Namespace) -> Answer:
     """`attach`: become the tmux client, or print how."""
     from fanout import workers
     from fanout.process import become
 
+    repo = question.repository()
     worker = workers.load(repo.common_dir, options.name)
     pane = workers.own_pane(worker, worker.server.panes())
     if pane is None:
@@ -503,11 +509,12 @@ def attach(repo: Repository, options: argparse.Namespace) -> Answer:
     return become(["tmux", *worker.server.address, "attach-session", "-t", "=" + worker.session])
 
 
-def stop(repo: Repository, options: argparse.Namespace) -> Answer:
+def stop(question: Question, options: argparse.Namespace) -> Answer:
     """`stop`: all together, each name decided by itself."""
     from fanout import stopping
     from fanout.workers import load
 
+    repo = question.repository()
     for name in options.names:
         load_or_damaged(load, repo.common_dir, name)
     outcomes = stopping.stop_all(repo, options.names)
@@ -525,11 +532,12 @@ def stop(repo: Repository, options: argparse.Namespace) -> Answer:
     return Answer("stop", text, {"workers": rows}, code, errors[0] if errors else None)
 
 
-def cleanup(repo: Repository, options: argparse.Namespace) -> Answer:
+def cleanup(question: Question, options: argparse.Namespace) -> Answer:
     """`cleanup`: what was removed, and why the rest was not."""
     from fanout import cleaning, records
     from fanout.workers import load
 
+    repo = question.repository()
     if bool(options.names) == options.merged:
         raise usage("usage", "give NAMEs, or --merged", f"see `{PROG} cleanup --help`")
     if options.merged and options.discard:
