@@ -47,6 +47,20 @@ NUMBER = re.compile(r"#(\d+)\b")
 VERSION = re.compile(r"\d+(?:\.\d+)*")
 
 
+class Entry(NamedTuple):
+    """A changelog entry that is to be put where the repository keeps them.
+
+    `source` is `branch`, `worktree` or `task`: where it was found. `path` is relative to the tree,
+    `digest` the SHA-256 of its bytes.
+    """
+
+    name: str
+    source: str
+    path: str
+    text: str
+    digest: str
+
+
 class Change(NamedTuple):
     """One item of an entry. `title` is empty where the entry names no category."""
 
@@ -103,13 +117,13 @@ def changes_of(text: str, name: str = "") -> list[Change]:
     title = ""
     fresh = True
     for block in parse(unindented(text)).blocks:
-        if block.kind == "heading":
+        if block.kind == "heading" and (block.level != LABEL or key_of(block.text) in TITLES):
             title = "" if is_release(block) or block.text == name else title_of(block.text)
             fresh = True
             continue
         if block.kind in ("comment", "matter") or is_break(block.text):
             continue
-        content = tidy(block.text)
+        content = tidy(block.mark if block.level == LABEL else block.text)
         if not any(map(str.isalnum, content)):
             continue
         if not fresh and (block.kind in ATTACHED or content.startswith((">", "|"))):
@@ -407,12 +421,13 @@ class Book:
 
     def heading_of(self, key: str, title: str, section: Part) -> list[str]:
         """The lines of a category's heading, written as others in the file are."""
-        parts = self.parts
-        for part in parts:
-            if key_of(part.heading.text) == key:
-                return [
-                    row.rstrip("\r\n") for row in self.lines[part.heading.start : part.heading.end]
-                ]
+        # Within a section all are of one form, or one of them would not count.
+        lower = [part for part in self.parts if part.heading.level > section.heading.level]
+        parts = self.categories(section) or lower
+        for part in lower:
+            if key_of(part.heading.text) == key and part.heading.level == parts[0].heading.level:
+                rows = self.lines[part.heading.start : part.heading.end]
+                return [row.rstrip("\r\n") for row in rows]
         if parts:
             colon = ":" if all(part.heading.text.endswith(":") for part in parts) else ""
             return heading_like(parts[0].heading, title + colon)
@@ -472,7 +487,9 @@ def most(values: list[T], default: T) -> T:
 def heading_like(sample: Block, title: str) -> list[str]:
     """The lines of a heading in the form of another one."""
     if sample.level == LABEL:
-        return [re.sub(r"\w+", title, sample.mark, count=1)]
+        # Only the usual words are told from other text without bold letters.
+        plain = not sample.mark.startswith(("**", "__")) and title.rstrip(":") not in KNOWN
+        return [f"**{title}**" if plain else sample.mark.replace(sample.text, title, 1)]
     if sample.text.startswith("[") and title == "Unreleased":
         title = "[Unreleased]"
     if sample.mark == "#":

@@ -9,51 +9,30 @@ import re
 import stat
 
 from fanout import git, records
-from fanout.book import Book, Folded, changes_of, fold_changes
+from fanout.book import Book, Entry, Folded, changes_of, fold_changes
+from fanout.conventions import BOOK_NAME, FOLDERS, is_book, is_fragment_name, is_no_fragment
 from fanout.fields import NamedTuple
+from fanout.fragments import malformed
+from fanout.objects import read_objects
 from fanout.outline import same_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fanout.candidates import Candidate
+    from fanout.conventions import Convention
 
 FOLDER = records.RUNS + "/changelog"
 # An entry is a few lines; what is larger is none.
 ENTRY_LIMIT = 100_000
-BOOK_NAME = "CHANGELOG.md"
-BOOK_STEMS = frozenset(("changelog", "changes", "history", "news"))
-BOOK_ENDS = frozenset(("", ".md", ".markdown", ".rst", ".txt"))
-FRAGMENT_FOLDERS = frozenset(("changelog.d", "newsfragments", "changes", ".changeset"))
-FRAGMENT_ENDS = (".md", ".rst", ".txt", ".yaml", ".yml")
-# The kinds of news that stand in a file's name where it has no other ending.
-KINDS = frozenset(
-    (
-        *("added", "breaking", "bugfix", "change", "changed", "deprecated", "deprecation", "doc"),
-        *("feature", "fixed", "improvement", "misc", "removal", "removed", "security"),
-    )
-)
 # A worker's name where a line says what it is about: `Task w2`, `w2: ...`, `[w2] ...`.
 SUBJECT = re.compile(
     r"\W*(?:(task|worker|branch|agent)[\s:#`'\"*]+)?[`'\"*(]*([A-Za-z0-9][\w/-]*)"
     r"(?:(?<=\w)[`'\"*)]*\s*(:|[-\u2013\u2014]\s|$)|\](?=\s)()|(?=\W))",
     re.IGNORECASE,
 )
+FRAGMENT_FOLDERS = frozenset((*FOLDERS, ".changeset"))
 CONTROLS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 LINK, REGULAR = "120000", ("100644", "100755")
-
-
-class Entry(NamedTuple):
-    """A changelog entry that is to be put where the repository keeps them.
-
-    `source` is `branch`, `worktree` or `task`: where it was found. `path` is relative to the tree,
-    `digest` the SHA-256 of its bytes.
-    """
-
-    name: str
-    source: str
-    path: str
-    text: str
-    digest: str
 
 
 class Found(NamedTuple):
@@ -89,25 +68,34 @@ class Changed(NamedTuple):
     now: str
 
 
-def find(repo: git.Repository, candidate: Candidate, others: list[str] | None = None) -> Found:
+def find(
+    repo: git.Repository,
+    candidate: Candidate,
+    others: list[str] | None = None,
+    convention: Convention | None = None,
+) -> Found:
     """The entries of a candidate, changing nothing. `others` are the names of those beside it.
 
-    An entry that names one of them, or another worker, as what it is about is not taken.
-    Raises SkillError `git-failed`.
+    An entry that names one of them, or another worker, as what it is about is not taken; nor is a
+    fragment that is not of the form that the convention wants. Raises SkillError `git-failed`.
     """
     names = {*(others or []), *records.worker_names(repo.common_dir)}
     names -= {candidate.name, candidate.branch}
     changed = changed_files(repo.common_dir, candidate)
     own = f"{FOLDER}/{candidate.name}.md"
     places = list(dict.fromkeys(path for path in (own, candidate.changelog) if path))
-    blobs = Blobs(repo.common_dir, candidate.head, places, changed)
-    paths = [path for path, file in changed.items() if brings_entry(file, blobs)]
-    problems = [p for path in paths if (p := trouble(path, blobs.now(path), names))]
+    blobs = Blobs(repo.common_dir, candidate.head, places, changed, convention)
+    paths = [path for path, file in changed.items() if brings_entry(file, blobs, convention)]
+    problems: list[tuple[str, str]] = []
+    for path in paths:
+        problem = trouble(path, blobs.now(path), names) or ill_formed(path, blobs, convention)
+        if problem:
+            problems.append(problem)
     entries: list[Entry] = []
     outside = hashlib.sha256()
     loose = False
     for path in places:
-        if path in paths or is_book(path):
+        if path in paths or is_changelog(path, convention):
             continue
         source = "task" if path == candidate.changelog else "branch"
         content: bytes | str | None = None
@@ -166,36 +154,22 @@ class Blobs:
     """The contents that matter of a branch's files, read in one process."""
 
     def __init__(
-        self, repo_dir: str, head: str, places: list[str], changed: dict[str, Changed]
+        self,
+        repo_dir: str,
+        head: str,
+        places: list[str],
+        changed: dict[str, Changed],
+        convention: Convention | None,
     ) -> None:
         self.changed = changed
-        self.contents: dict[str, bytes | None] = {}
         wanted: list[str] = []
         for path, file in changed.items():
-            if path in places or is_book(path) or is_fragment(path):
+            if path in places or is_changelog(path, convention) or is_fragment(path, convention):
                 wanted += [file.now] + ([file.before] if file.before.strip("0") else [])
-        # A line break would part a request in two.
-        asked = [path for path in places if path not in changed and "\n" not in path]
+        asked = [path for path in places if path not in changed]
         self.standing = {path: f"{head}:{path}" for path in asked} if head else {}
         wanted += self.standing.values()
-        if wanted:
-            self.read(repo_dir, list(dict.fromkeys(wanted)))
-
-    def read(self, repo_dir: str, wanted: list[str]) -> None:
-        """Read objects by their names; None stands for what is not there."""
-        asked = "".join(f"{name}\n" for name in wanted).encode("utf-8", "surrogateescape")
-        done = git.require_git(repo_dir, "cat-file", "--batch", stdin=asked)
-        at = 0
-        for name in wanted:
-            end = done.stdout.index(b"\n", at)
-            words = done.stdout[at:end].split(b" ")
-            at = end + 1
-            if words[-1] in (b"missing", b"ambiguous"):
-                self.contents[name] = None
-                continue
-            size = int(words[-1])
-            self.contents[name] = done.stdout[at : at + size]
-            at += size + 1
+        self.contents = read_objects(repo_dir, wanted)
 
     def has(self, path: str) -> bool:
         """Whether the branch holds a file at one of the places, not changed by it."""
@@ -213,31 +187,44 @@ class Blobs:
         return self.contents.get(file.now) or b""
 
 
-def is_book(path: str) -> bool:
-    """Whether a file is a changelog by its name."""
-    stem, end = os.path.splitext(os.path.basename(path).casefold())
-    return stem in BOOK_STEMS and end in BOOK_ENDS
-
-
-def is_fragment(path: str) -> bool:
+def is_fragment(path: str, convention: Convention | None = None) -> bool:
     """Whether a file is one of those that each hold one entry, by its place and name."""
-    *folders, name = path.split("/")
-    stem, end = os.path.splitext(name.casefold())
-    if not FRAGMENT_FOLDERS.intersection(folders) or stem in ("readme", "") or name[0] in "._":
+    folder, _, name = path.rpartition("/")
+    if is_no_fragment(name):
         return False
-    return "template" not in stem and (end in FRAGMENT_ENDS or end.strip(".0123456789") in KINDS)
+    if convention is not None and convention.fragments and folder == convention.path:
+        return True
+    known = FRAGMENT_FOLDERS.intersection(folder.split("/")) or folder.endswith(
+        "releasenotes/notes"
+    )
+    return bool(known) and is_fragment_name(name)
 
 
-def brings_entry(file: Changed, blobs: Blobs) -> bool:
+def brings_entry(file: Changed, blobs: Blobs, convention: Convention | None) -> bool:
     """Whether a file of a branch holds an entry where the repository keeps them."""
-    if is_fragment(file.path):
+    if is_fragment(file.path, convention):
         return not file.before.strip("0")
-    if not is_book(file.path):
+    if not is_changelog(file.path, convention):
         return False
     content = blobs.now(file.path)
     if isinstance(content, str):
         return False
     return bool(entries_in(content, file.path) - entries_in(blobs.before(file.path), file.path))
+
+
+def is_changelog(path: str, convention: Convention | None) -> bool:
+    """Whether a file is a changelog by its name, or because a plan says so."""
+    named = convention is not None and not convention.fragments and convention.path == path
+    return named or is_book(path)
+
+
+def ill_formed(path: str, blobs: Blobs, convention: Convention | None) -> tuple[str, str] | None:
+    """Why the repository's tool would not take a fragment of a branch; None when it would."""
+    content = blobs.now(path)
+    if convention is None or isinstance(content, str) or not is_fragment(path, convention):
+        return None
+    reason = malformed(convention, path, content)
+    return ("changelog-malformed", f"{path}: {reason}") if reason else None
 
 
 def entries_in(content: bytes, path: str) -> set[str]:

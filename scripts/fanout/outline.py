@@ -23,7 +23,9 @@ FENCE = re.compile(r"[ \t]*(?:[-*+\u2022][ \t]+)*(`{3,}(?=[^`]*$)|~{3,})")
 BREAK = re.compile(r" {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*$")
 UNDERLINE = re.compile(r"([!-/:-@\[-`{-~])\1{2,}[ \t]*$")
 REFERENCE = re.compile(r" {0,3}\[[^\]]+\]:[ \t]*\S")
-LABELLED = re.compile(r"(\*\*|__|\*)?(\w+)(:?)(\*\*|__|\*)?(:?)$")
+# A category as a line of bold text, or of one word with a colon.
+BOLD = re.compile(r"(\*\*|__)([^*_]{1,60})\1:?$")
+WORD = re.compile(r"(\*?)(\w+):?\1:?$")
 # A version or a date, and after it nothing but what belongs to it.
 RELEASE = re.compile(
     r"[\W_]*(?:v?\d+(?=[\W_]*$)|(?:(?:version|release|ver|rel)\.?[ :]*|[a-z][\w./-]*[@ ])?"
@@ -285,12 +287,15 @@ class Reader:
 
 
 def label_of(row: str) -> str:
-    """The category that a line names which is no heading, such as `Added:`; else empty."""
-    found = LABELLED.match(row.strip())
-    if found is None or found[2].capitalize() not in KNOWN:
-        return ""
-    wrapped = (found[1] or "") == (found[4] or "")
-    return found[2] if wrapped and (found[1] or found[3] or found[5]) else ""
+    """The category that a line names which is no heading, such as `**Added**`; else empty."""
+    row = row.strip()
+    bold = BOLD.match(row)
+    if bold is not None:
+        title = bold[2].strip().removesuffix(":")
+        return title if key_of(title) and not bold[2].startswith(" ") else ""
+    word = WORD.match(row)
+    known = word is not None and word[2].capitalize() in KNOWN and word[2] != row
+    return word[2] if word is not None and known else ""
 
 
 def columns_between(found: re.Match[str]) -> int:
