@@ -57,7 +57,7 @@ def test_tools_come_first_and_in_order(world: World) -> None:
          "towncrier", "p/newsfragments"),
         ({"towncrier.toml": '[tool.towncrier]\ndirectory = "./a//b/"\n[[tool.towncrier.section]]\n'
           'path = "core"\n'}, "towncrier", "a/b/core"),
-        ({"pyproject.toml": "# towncrier is not used\n"}, "book", "CHANGELOG.md"),
+        ({"pyproject.toml": "# towncrier [is not used\n"}, "book", "CHANGELOG.md"),
         ({"pyproject.toml": '[tool.towncrier.fragment.note]\nname = "N"\n'},
          "towncrier", "newsfragments"),
         ({".changeset/a.md": "x"}, "book", "CHANGELOG.md"),
@@ -83,8 +83,8 @@ def test_what_tells_a_convention(world: World, files: dict[str, str], kind: str,
 @pytest.mark.parametrize(
     ("files", "why"),
     [
-        ({"pyproject.toml": "towncrier = [\n"}, "pyproject.toml cannot be read"),
-        ({"setup.cfg": "scriv\n"}, "setup.cfg cannot be read"),
+        ({"pyproject.toml": "[tool.towncrier\n"}, "pyproject.toml cannot be read"),
+        ({"setup.cfg": "[scriv]\n[scriv]\n"}, "setup.cfg cannot be read"),
         ({".changeset/config.json": "{"}, "config.json cannot be read"),
         ({"pyproject.toml": '[tool.towncrier]\ndirectory = "../x"\n'}, "is not inside"),
         ({"pyproject.toml": '[tool.towncrier]\ndirectory = "/x"\n'}, "is not inside"),

@@ -488,6 +488,7 @@ def heading_like(sample: Block, title: str) -> list[str]:
     """The lines of a heading in the form of another one."""
     if sample.level == LABEL:
         # Only the usual words are told from other text without bold letters.
+        title = " ".join(re.sub(r"[*_]", " ", title).split())
         plain = not sample.mark.startswith(("**", "__")) and title.rstrip(":") not in KNOWN
         return [f"**{title}**" if plain else sample.mark.replace(sample.text, title, 1)]
     if sample.text.startswith("[") and title == "Unreleased":

@@ -96,12 +96,20 @@ def detect(source: Source, named: str) -> Convention:
 # --- Tools ----------------------------------------------------------------------------------
 
 
+def speaks_of(tool: str, content: bytes) -> bool:
+    """Whether a file may hold settings of a tool: reading it as TOML would take long."""
+    name = tool.encode()
+    return name in content and any(
+        sign in content for sign in (b"[" + name, b"tool." + name, b"[tool]", b"tool .")
+    )
+
+
 def towncrier(source: Source, root: dict[str, str]) -> Convention | None:
     """The settings of towncrier, which it takes from the first of two files."""
     project = ""
     for name in ("towncrier.toml", "pyproject.toml"):
         content = source.read(name) if root.get(name) == "file" else None
-        if content is None or b"towncrier" not in content:
+        if content is None or not speaks_of("towncrier", content):
             continue
         found = toml(name, content)
         table = part(found, "tool", "towncrier")
@@ -170,7 +178,7 @@ def scriv(source: Source, root: dict[str, str]) -> Convention | None:
     where = ""
     for name in ("setup.cfg", "tox.ini", "pyproject.toml"):
         content = source.read(name) if root.get(name) == "file" else None
-        if content is None or b"scriv" not in content:
+        if content is None or not speaks_of("scriv", content):
             continue
         if name.endswith(".toml"):
             table = part(toml(name, content), "tool", "scriv")

@@ -24,7 +24,7 @@ BREAK = re.compile(r" {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*$")
 UNDERLINE = re.compile(r"([!-/:-@\[-`{-~])\1{2,}[ \t]*$")
 REFERENCE = re.compile(r" {0,3}\[[^\]]+\]:[ \t]*\S")
 # A category as a line of bold text, or of one word with a colon.
-BOLD = re.compile(r"(\*\*|__)([^*_]{1,60})\1:?$")
+BOLD = re.compile(r"(\*\*|__)([^*_]+)\1:?$")
 WORD = re.compile(r"(\*?)(\w+):?\1:?$")
 # A version or a date, and after it nothing but what belongs to it.
 RELEASE = re.compile(
