@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONFIG = [
-    *("-c", "core.quotePath=false", "-c", "color.ui=false", "-c", "core.attributesFile=/dev/null"),
+    *("-c", "core.quotePath=false", "-c", "core.attributesFile=/dev/null"),
+    *("-c", "color.ui=false", "-c", "color.status=false", "-c", "color.diff=false"),
     *("-c", "diff.suppressBlankEmpty=false", "-c", "core.abbrev=12", "-c", "log.showRoot=true"),
     *("-c", "diff.context=3", "-c", "diff.interHunkContext=0"),
     *("-c", "log.showSignature=false", "-c", "log.mailmap=false"),

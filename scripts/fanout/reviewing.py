@@ -10,7 +10,6 @@ from fanout import workers as life
 from fanout.copies import is_our_copy
 from fanout.errors import SkillError, usage
 from fanout.fields import NamedTuple
-from fanout.process import finish, start
 from fanout.worktrees import OPERATIONS, Status, admin_dir_of, at, is_pure_cache
 
 TYPE_CHECKING = False
@@ -131,7 +130,6 @@ def review(repo: git.Repository, choice: Choice, candidate: Candidate, wish: Wis
     `record-damaged`.
     """
     verdicts.require_branch(candidate)
-    short = start_short_status(candidate)
     fork = scope.merge_base(repo, candidate)
     origin = fork or candidate.base
     commits = diffing.commits(repo.top, candidate.base, candidate.head)
@@ -152,7 +150,7 @@ def review(repo: git.Repository, choice: Choice, candidate: Candidate, wish: Wis
         return redacting.redact(text, values)
 
     views = {
-        "status": status_view(candidate, short, wish),
+        "status": status_view(candidate, wish),
         "log": log_view(repo, candidate, commits, wish),
         **diff_views(repo, candidate, fork, wanted, blobs, wish),
     }
@@ -286,7 +284,9 @@ def flags_of_tree(
     rows = [("uncommitted", path) for path in dirty if path not in new]
     rows += [("untracked", path) for path in status.untracked]
     rows += [("ignored", path) for path in unusual_ignored(repo, candidate, status)]
-    rows += [("out-of-scope", path) for path in sorted(scope.outside_tree(candidate) & set(dirty))]
+    if dirty:
+        there = scope.outside_tree(candidate) & set(dirty)
+        rows += [("out-of-scope", path) for path in sorted(there)]
     admin = admin_dir_of(candidate.worktree) or repo.common_dir
     busy = [name for name in OPERATIONS if os.path.lexists(os.path.join(admin, name))]
     return rows + [("operation-in-progress", name) for name in busy], dirty, ""
@@ -307,26 +307,18 @@ def unusual_ignored(repo: git.Repository, candidate: Candidate, status: Status) 
 # --- Views ----------------------------------------------------------------------------------
 
 SHORT_STATUS = [
+    *("-c", "status.relativePaths=false", "-c", "status.showStash=false"),
     *("status", "--short", "--untracked-files=all", "--ignore-submodules=none", "--no-renames"),
     *("--no-branch", "--no-ahead-behind"),
 ]
 
 
-def start_short_status(candidate: Candidate) -> Any:
-    """Start to ask git for the status that a person reads, beside all other questions."""
-    if not candidate.worktree:
-        return None
-    relative = ["-c", "status.relativePaths=false", "-c", "status.showStash=false"]
-    argv = ["git", *git.SAFE_CONFIG, *diffing.CONFIG, *relative, *SHORT_STATUS]
-    env = {**git.git_environment(), **at(candidate.worktree)}
-    return start(argv, cwd=candidate.worktree, env=env), argv
-
-
-def status_view(candidate: Candidate, started: Any, wish: Wish) -> View:
+def status_view(candidate: Candidate, wish: Wish) -> View:
     """What `git status --short` says; empty where no checkout has the branch."""
-    if started is None:
+    if not candidate.worktree:
         return View("", "", None)
-    done = finish(*started)
+    words = [*diffing.CONFIG, *SHORT_STATUS]
+    done = git.git(candidate.worktree, *words, env=at(candidate.worktree))
     command = quoted_git(candidate.worktree, "status", "--short", "--untracked-files=all")
     text = shown(done.stdout if done.code == 0 else done.stderr)
     return View(command, *cut(text, "lines", TEXT_LIMIT, wish, command))
