@@ -337,7 +337,8 @@ SETTINGS = {
     "log.follow": "true", "i18n.logOutputEncoding": "ISO-8859-1", "log.mailmap": "true",
     "status.short": "true", "status.branch": "true", "status.showUntrackedFiles": "no",
     "status.relativePaths": "false", "status.renames": "copies", "status.showStash": "true",
-    "diff.odd.textconv": "echo odd; false", "diff.odd.command": "false", "diff.wsErrorHighlight": "all",
+    "diff.odd.textconv": "echo odd; false", "diff.odd.command": "false",
+    "diff.wsErrorHighlight": "all",
 }  # fmt: skip
 
 

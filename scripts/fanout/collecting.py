@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fanout.candidates import Candidate, Choice
+    from fanout.process import Completed
 
 # A hook may run an agent's code, and has nothing to say about what a person collects.
 NO_HOOKS = ("-c", "core.hooksPath=/dev/null")
@@ -102,7 +103,8 @@ def collect(repo: git.Repository, choice: Choice, candidate: Candidate, wish: Wi
         if not paths:
             raise nothing(candidate, left)
         publish(candidate, commit, paths)
-    return Collected(candidate, candidate.head, commit, paths, left, message)
+    now = candidate._replace(head=commit)
+    return Collected(now, candidate.head, commit, paths, left, message)
 
 
 def nothing(candidate: Candidate, left: dict[str, str]) -> SkillError:
@@ -286,11 +288,10 @@ def write(
     env = {**at(candidate.worktree), "GIT_INDEX_FILE": index}
     clear_index(index)
     try:
-        git.require_git(candidate.worktree, *NO_HOOKS, "read-tree", candidate.head, env=env)
+        plainly(candidate, "read-tree", candidate.head, env=env)
         keep_modes(candidate, status, paths, env)
-        words = ["--literal-pathspecs", *NO_HOOKS, "add", "--all", "--sparse", *LISTED]
-        git.require_git(candidate.worktree, *words, stdin=joined(paths), env=env)
-        tree = git.require_git(candidate.worktree, "write-tree", env=env).text.strip()
+        plainly(candidate, "add", "--all", "--sparse", *LISTED, stdin=joined(paths), env=env)
+        tree = plainly(candidate, "write-tree", env=env).text.strip()
     finally:
         clear_index(index)
     found = [c.path for c in diffing.changes(repo.top, candidate.head, tree)]
@@ -328,8 +329,7 @@ def keep_modes(candidate: Candidate, status: Status, paths: list[str], env: dict
         if path in wanted and change.mode_after is not None and change.blob_after is not None:
             rows.append(f"{change.mode_after} {change.blob_after}\t{path}\0")
     content = "".join(rows).encode("utf-8", "surrogateescape")
-    words = ["update-index", "-z", "--index-info"]
-    git.require_git(candidate.worktree, *words, stdin=content, env=env)
+    plainly(candidate, "update-index", "-z", "--index-info", stdin=content, env=env)
 
 
 def publish(candidate: Candidate, commit: str, paths: list[str]) -> None:
@@ -337,12 +337,21 @@ def publish(candidate: Candidate, commit: str, paths: list[str]) -> None:
 
     Killed in between, the paths are staged, and can be collected as before.
     """
-    tree, env = candidate.worktree, at(candidate.worktree)
-    words = ["--literal-pathspecs", *NO_HOOKS, "reset", "--quiet", *LISTED, commit]
-    git.require_git(tree, *words, stdin=joined(paths), env=env)
+    plainly(candidate, "reset", "--quiet", *LISTED, commit, stdin=joined(paths))
     why = ("-m", "collect: what was left uncommitted")
-    moved = ["update-ref", "--no-deref", *why, candidate.ref, commit, candidate.head]
-    git.require_git(tree, *NO_HOOKS, *moved, env=env)
+    plainly(candidate, "update-ref", "--no-deref", *why, candidate.ref, commit, candidate.head)
+
+
+def plainly(
+    candidate: Candidate,
+    *words: str,
+    stdin: bytes | None = None,
+    env: dict[str, str] | None = None,
+) -> Completed:
+    """Run git in a candidate's tree without any hook, and take paths as they are."""
+    options = ("--literal-pathspecs", *NO_HOOKS)
+    env = env or at(candidate.worktree)
+    return git.require_git(candidate.worktree, *options, *words, stdin=stdin, env=env)
 
 
 def joined(paths: list[str]) -> bytes:
