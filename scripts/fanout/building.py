@@ -89,6 +89,8 @@ def take_in(
     made: list[str] = []
     current = onto
     for commit in merging.commits_between(common_dir, part.candidate.base, head):
+        if not commit.parents:
+            return [], Merged("unknown", why=f"{commit.id[:12]} starts a history of its own")
         merged = merging.apply_change(common_dir, current, commit.parents[0], commit.id, env)
         if merged.outcome != "clean":
             return [], merged

@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 
-from fanout import git, records
+from fanout import git, proctree, records
 from fanout.errors import SkillError, missing
 from fanout.fields import NamedTuple
 from fanout.process import run
@@ -26,6 +26,8 @@ MERGE_CONFIG = ("-c", "merge.directoryRenames=conflict", "-c", "merge.renames=tr
 CLEAN, CONFLICT = "1", "0"
 OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 SIGN_LIMIT = 30.0
+# In the environment of whatever signs, so that it can be ended.
+SIGN_MARK = "AGENT_WORKERS_SIGNING"
 
 
 class Merged(NamedTuple):
@@ -95,7 +97,9 @@ def merge_all(
             repo_dir, *MERGE_CONFIG, "merge-tree", "--write-tree", "--stdin", "--messages",
             stdin=words.encode(), env={"LC_ALL": "C", **(env or {})},
         )  # fmt: skip
-        found += parse_merges(done.text)
+        merges = parse_merges(done.text)
+        tried = pairs[len(found) : len(found) + len(merges)]
+        found += [real_paths(*pair) for pair in zip(merges, tried, strict=True)]
         if done.code == 0 and len(found) == len(pairs):
             break
         if len(found) < len(pairs):
@@ -112,11 +116,20 @@ def merge(repo_dir: str, ours: str, theirs: str, env: dict[str, str] | None = No
     return merge_all(repo_dir, [(ours, theirs)], env)[0]
 
 
+def real_paths(merged: Merged, heads: tuple[str, str]) -> Merged:
+    """A merge without the names that git makes up where two things have one path: `a~COMMIT`."""
+    marks = [f"~{head}" for head in heads]
+    paths = {path.partition(mark)[0] for path in merged.paths for mark in marks if mark in path}
+    paths |= {path for path in merged.paths if not any(mark in path for mark in marks)}
+    return merged._replace(paths=tuple(sorted(paths)))
+
+
 def parse_merges(text: str) -> list[Merged]:
     """Read what `git merge-tree --stdin --messages` prints (git-merge-tree(1), OUTPUT).
 
     Each merge is a status and a tree, then the conflicted entries, an empty field, and messages
-    of the form: number of paths, the paths, a type, a text; an empty field ends it.
+    of the form: number of paths, the paths, a type, a text; an empty field ends it. Git 2.39 puts
+    advice on submodules into that last field.
     """
     fields = text.split("\0")
     found: list[Merged] = []
@@ -130,7 +143,7 @@ def parse_merges(text: str) -> list[Merged]:
             at += 1
         at += 1
         kinds: dict[str, None] = {}
-        while at < len(fields) and fields[at].strip():
+        while at < len(fields) and fields[at].isdigit():
             count = int(fields[at])
             names, kind = fields[at + 1 : at + 1 + count], fields[at + 1 + count]
             at += count + 3
@@ -232,7 +245,8 @@ def write_commit(
 
     Raises SkillError `signing-failed` when it cannot be signed in time, `git-failed`.
     """
-    variables = {**git.git_environment(), **(env or {})}
+    mark = records.new_id()
+    variables = {**git.git_environment(), **(env or {}), SIGN_MARK: mark}
     if author is not None:
         variables |= {
             "GIT_AUTHOR_NAME": author.name,
@@ -249,6 +263,8 @@ def write_commit(
         )  # fmt: skip
     except SkillError as error:
         if error.code == "process-timed-out":
+            # Git leaves the program that signs, and the prompt that nobody sees, behind.
+            proctree.end_tree([], f"{SIGN_MARK}={mark}", grace=1.0)
             raise unsigned(f"it did not end in {signing.limit:g} s") from error
         raise
     if done.code != 0:
