@@ -62,7 +62,8 @@ def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str
     alone = [(Side(tip, c.base), Side(c.head, c.base)) for c in present]
     pairs = [(a, b) for number, b in enumerate(present) for a in present[:number]]
     each = [(Side(a.head, a.base), Side(b.head, b.base)) for a, b in pairs]
-    asked = [two for two in (*alone, *each) if may_meet(*two, changes)]
+    own = own_commits(repo.common_dir, list(changes))
+    asked = [two for two in (*alone, *each) if may_meet(*two, changes, own)]
     seen: dict[tuple[Side, Side], Merged] = {}
     # What changes other files of one commit merges in every order.
     chain, reached, order, all_tried = Merged("clean"), names, names, True
@@ -139,9 +140,48 @@ class Side(NamedTuple):
     base: str
 
 
-def may_meet(one: Side, other: Side, changes: dict[Side, Changes]) -> bool:
+def may_meet(
+    one: Side, other: Side, changes: dict[Side, Changes], own: dict[Side, set[str] | None]
+) -> bool:
     """Whether a merge of two sides needs git to decide it; otherwise it is clean."""
-    return one.base != other.base or not is_apart(changes[one], changes[other])
+    return not start_together(one, other, own) or not is_apart(changes[one], changes[other])
+
+
+def start_together(one: Side, other: Side, own: dict[Side, set[str] | None]) -> bool:
+    """Whether the base of two sides is the newest commit that they have in common."""
+    mine, theirs = own[one], own[other]
+    if one.base != other.base or mine is None or theirs is None:
+        return False
+    return mine.isdisjoint(theirs)
+
+
+def own_commits(repo_dir: str, sides: list[Side]) -> dict[Side, set[str] | None]:
+    """The commits that each side has beyond its base; None for one that is not built on it."""
+    bases = sorted({side.base for side in sides})
+    known = bases[:1]
+    if len(bases) > 1:
+        known = git.git(repo_dir, "merge-base", "--octopus", *bases).text.split()
+    words = sorted({commit for side in sides for commit in side}) + [f"^{c}" for c in known]
+    asked = "".join(f"{word}\n" for word in words).encode()
+    done = git.require_git(repo_dir, "rev-list", "--parents", "--stdin", stdin=asked)
+    parents = {line.split()[0]: line.split()[1:] for line in done.text.splitlines()}
+    reached = {commit: closure(commit, parents) for side in sides for commit in side}
+    return {
+        side: reached[side.head] - reached[side.base] if side.base in reached[side.head] else None
+        for side in sides
+    }
+
+
+def closure(commit: str, parents: dict[str, list[str]]) -> set[str]:
+    """A commit and its ancestors, as far as they are listed, with the next ones after those."""
+    found: set[str] = set()
+    todo = [commit]
+    while todo:
+        current = todo.pop()
+        if current not in found:
+            found.add(current)
+            todo += parents.get(current, [])
+    return found
 
 
 def read_changes(repo_dir: str, sides: list[tuple[str, str]]) -> dict[Side, Changes]:
@@ -151,7 +191,7 @@ def read_changes(repo_dir: str, sides: list[tuple[str, str]]) -> dict[Side, Chan
     words = "".join(f"{head} {base}\n" for head, base in sides)
     done = git.require_git(
         repo_dir, "diff-tree", "--stdin", "-r", "-z", "--raw", "--no-renames", "--no-ext-diff",
-        "--always", stdin=words.encode(),
+        "--ignore-submodules=none", "--always", stdin=words.encode(),
     )  # fmt: skip
     rows: list[tuple[set[str], set[str]]] = []
     fields = iter(done.text.split("\0"))
