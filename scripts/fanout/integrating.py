@@ -68,12 +68,15 @@ class Outcome(NamedTuple):
 
 
 class Blocked(Exception):  # noqa: N818 - an answer, no fault
-    """What keeps the work from being merged, found after the refusals: a person must decide."""
+    """What keeps the work from being merged, found after the refusals: a person must decide.
 
-    def __init__(self, code: str, message: str, rows: list[dict[str, Any]]) -> None:
-        super().__init__(message)
-        self.code = code
+    `rest` are the names that could be merged without it, as far as that is known.
+    """
+
+    def __init__(self, rows: list[dict[str, Any]], rest: list[str]) -> None:
+        super().__init__(rows[0]["why"])
         self.rows = rows
+        self.rest = rest
 
 
 def lock(common_dir: str) -> AbstractContextManager[None]:
@@ -105,9 +108,8 @@ def merge(repo: git.Repository, found: list[Candidate], target: str, wish: Wish)
             integration = attempt.run()
         except Blocked as blocked:
             integration = attempt.end("failed", blocked=blocked.rows)
-            stuck = {row["name"] for row in blocked.rows}
-            rest = [p.candidate.name for p in parts if p.candidate.name not in stuck]
-            return Outcome(integration, attempt.checks, already, rest, notes + attempt.notes)
+            notes += attempt.notes
+            return Outcome(integration, attempt.checks, already, blocked.rest, notes)
         except BaseException:
             abandon(repo, integration.id)
             raise
@@ -161,13 +163,15 @@ def is_merged(repo: git.Repository, candidate: Candidate, target: str, tip: str)
 
     One without any commit of its own is not merged, and what was taken back is neither.
     """
-    if not candidate.head or own_commits(repo, candidate) == 0:
+    if not candidate.head or candidate.ref == target:
         return False
     everything, _ = integrations.load_all(repo.common_dir)
     held = integrations.of_head(everything, candidate.branch, candidate.head)
-    standing = integrations.published_in(repo.common_dir, held, target, tip, everything)
-    if standing:
+    # Asked first: --base main names a commit that has it all, once it is merged there.
+    if integrations.published_in(repo.common_dir, held, target, tip, everything):
         return True
+    if own_commits(repo, candidate) == 0:
+        return False
     if any(i.id in integrations.undone(everything) for i in held):
         return False
     return git.is_ancestor(repo.common_dir, candidate.head, tip)
@@ -256,9 +260,7 @@ def foresee(
     """What a merge would do, as far as that can be known without running the checks."""
     built = building.build(repo.common_dir, integration.before, parts, wish.recipe, env)
     if built.stopped is not None:
-        rows = conflict_rows(repo.common_dir, integration.before, parts, built)
-        stuck = {row["name"] for row in rows}
-        rest = [p.candidate.name for p in parts if p.candidate.name not in stuck]
+        rows, rest = conflicts(repo.common_dir, integration.before, parts, built, wish.recipe, env)
         integration = integration._replace(state="failed", blocked=rows)
         return Outcome(integration, [], already, rest, [])
     if parts:
@@ -302,8 +304,7 @@ class Attempt:
             tip = self.integration.before
             built = self.build(tip, self.parts)
             if built.stopped is not None:
-                rows = conflict_rows(common, tip, self.parts, built)
-                raise Blocked("conflict", f"{rows[0]['name']} conflicts", rows)
+                raise Blocked(*conflicts(common, tip, self.parts, built, self.wish.recipe))
             publishing.require_free(
                 self.checkout, publishing.changed_paths(common, tip, built.commit)
             )
@@ -323,7 +324,7 @@ class Attempt:
                 self.notes.append("the branch moved meanwhile: built and checked again")
         name = self.integration.short_branch
         row = {"name": name, "code": "branch-moves", "why": f"{name} moved {ATTEMPTS} times"}
-        raise Blocked("branch-moves", row["why"], [row])
+        raise Blocked([row], [])
 
     def publish(self, tip: str, commit: str) -> bool:
         """Move the branch; False when it moved meanwhile. Every worker's log tells of it."""
@@ -358,28 +359,31 @@ class Attempt:
         return found
 
     def red(self, tip: str) -> Blocked:
-        """Why the combined result is red: the smallest set of parts that makes it so."""
+        """Why the combined result is red: the smallest set of parts that makes it so.
+
+        Where the rest is red as well, there is more than one such set, and each is named.
+        """
         failed = self.checks[-1]
         commands = self.wish.commands[: len(self.checks)]
         by_name = {part.candidate.name: part for part in self.parts}
 
-        def is_red(names: tuple[str, ...]) -> bool:
+        def ends(names: tuple[str, ...]) -> str:
             built = self.build(tip, [by_name[name] for name in names])
             if built.stopped is not None:
-                return False
+                return "conflict"
             say(f"looking for the cause: {', '.join(names) or self.integration.short_branch}")
-            return not all(check.passed for check in self.check(built.commit, commands))
+            checks = self.check(built.commit, commands)
+            return "green" if all(check.passed for check in checks) else "red"
 
-        culprits, proven = smallest(tuple(by_name), is_red, SEARCH_LIMIT)
+        search = Search(tuple(by_name), ends, SEARCH_LIMIT)
+        causes, rest = search.causes()
         facts = {
             "command": failed.command, "exit_code": failed.exit_code, "log": failed.log,
         }  # fmt: skip
-        if not culprits:
+        if not causes:
             name = self.integration.short_branch
             why = f"`{failed.command}` fails without any of the workers"
-            return Blocked(
-                "base-red", why, [{"name": name, "code": "base-red", "why": why, **facts}]
-            )
+            return Blocked([{"name": name, "code": "base-red", "why": why, **facts}], [])
         rows: list[dict[str, Any]] = [
             {
                 "name": name,
@@ -389,9 +393,10 @@ class Attempt:
                 "smallest": proven,
                 **facts,
             }
+            for culprits, proven in causes
             for name in culprits
         ]
-        return Blocked("check-failed", because(failed, culprits[0], culprits), rows)
+        return Blocked(rows, list(rest))
 
     # --- The record ---
 
@@ -426,8 +431,27 @@ def changelog_json(built: Built, wish: Wish) -> dict[str, Any]:
     }
 
 
+def conflicts(
+    common_dir: str,
+    tip: str,
+    parts: list[Part],
+    built: Built,
+    recipe: Recipe,
+    env: dict[str, str] | None = None,
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of all parts that do not merge, and the names of those that do without them."""
+    rows: list[dict[str, Any]] = []
+    left = parts
+    while built.stopped is not None:
+        rows += conflict_rows(common_dir, tip, left, built, env)
+        stuck = built.stopped.candidate.name
+        left = [part for part in left if part.candidate.name != stuck]
+        built = building.build(common_dir, tip, left, recipe, env)
+    return rows, [part.candidate.name for part in left]
+
+
 def conflict_rows(
-    common_dir: str, tip: str, parts: list[Part], built: Built
+    common_dir: str, tip: str, parts: list[Part], built: Built, env: dict[str, str] | None
 ) -> list[dict[str, Any]]:
     """The row for the part that stopped a build: what conflicts, and with whom."""
     stopped, conflict = built.stopped, built.conflict
@@ -437,7 +461,7 @@ def conflict_rows(
     earlier = [p.candidate for p in parts if p.candidate.name in built.commits]
     pairs = [(tip, head), *((candidate.head, head) for candidate in earlier)]
     names = ["", *(candidate.name for candidate in earlier)]
-    merges = merging.merge_all(common_dir, pairs)
+    merges = merging.merge_all(common_dir, pairs, env)
     blamed = [n for n, merged in zip(names, merges, strict=True) if merged.outcome == "conflict"]
     with_whom = [name for name in blamed if name] if "" not in blamed else []
     code = "conflict" if conflict.outcome == "conflict" else "cannot-merge"
@@ -458,35 +482,66 @@ def conflict_rows(
 # --- Which ones make it red -----------------------------------------------------------------
 
 
-def smallest(
-    names: tuple[str, ...], is_red: Callable[[tuple[str, ...]], bool], limit: int
-) -> tuple[tuple[str, ...], bool]:
-    """The smallest set of names that is red, and whether no smaller one is; all of them are red.
+class Search:
+    """Looks for the sets of names that make a result red; all names together do.
 
-    First one after the other is left out for which the rest stays red; then, as long as fewer
-    than `limit` sets were asked about, every smaller set is tried.
+    `ends(names)` says how such a set ends: `green`, `red`, or `conflict` where it cannot be built.
+    It is asked once about each, and at most `limit` times.
     """
-    known: dict[tuple[str, ...], bool] = {names: True}
 
-    def red(chosen: tuple[str, ...]) -> bool:
-        if chosen not in known:
-            known[chosen] = is_red(chosen)
-        return known[chosen]
+    def __init__(
+        self, names: tuple[str, ...], ends: Callable[[tuple[str, ...]], str], limit: int
+    ) -> None:
+        self.names = names
+        self.ends = ends
+        self.limit = limit
+        self.known = {names: "red"}
 
-    if red(()):
-        return (), True
-    current = names
-    for name in names:
-        rest = tuple(other for other in current if other != name)
-        if rest and len(known) < limit and red(rest):
-            current = rest
-    for size in range(1, len(current)):
-        for chosen in combinations(names, size):
-            if len(known) >= limit and chosen not in known:
-                return current, False
-            if red(chosen):
-                return chosen, True
-    return current, True
+    def able(self, chosen: tuple[str, ...]) -> bool:
+        """Whether how a set ends is known or may still be asked."""
+        return chosen in self.known or len(self.known) <= self.limit
+
+    def end(self, chosen: tuple[str, ...]) -> str:
+        """How a set of names ends."""
+        if chosen not in self.known:
+            self.known[chosen] = self.ends(chosen)
+        return self.known[chosen]
+
+    def causes(self) -> tuple[list[tuple[tuple[str, ...], bool]], tuple[str, ...]]:
+        """Each set that is red by itself, and whether no smaller one of its names' pool is.
+
+        Also the names that are green without all of them; none where that is not known. Without
+        any name red: no set at all.
+        """
+        if self.end(()) != "green":
+            return [], ()
+        found: list[tuple[tuple[str, ...], bool]] = []
+        left = self.names
+        while left and self.able(left) and self.end(left) == "red":
+            culprits, proven = self.smallest(left)
+            found.append((culprits, proven))
+            left = tuple(name for name in left if name not in culprits)
+        green = bool(left) and self.able(left) and self.end(left) == "green"
+        return found, left if green else ()
+
+    def smallest(self, names: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
+        """The smallest set of these names that is red, and whether no smaller one is.
+
+        First one after the other is left out for which the rest stays red; then every smaller set
+        is tried, as long as there may be asked.
+        """
+        current = names
+        for name in names:
+            rest = tuple(other for other in current if other != name)
+            if rest and self.able(rest) and self.end(rest) == "red":
+                current = rest
+        for size in range(1, len(current)):
+            for chosen in combinations(names, size):
+                if not self.able(chosen):
+                    return current, False
+                if self.end(chosen) == "red":
+                    return chosen, True
+        return current, True
 
 
 # --- After a crash --------------------------------------------------------------------------
