@@ -109,11 +109,12 @@ def edited(tree: str, commit: str) -> str:
     """
     try:
         status = worktrees.read_status(tree)
+        hidden, _ = worktrees.hidden_changes(tree, worktrees.at(tree))
     except SkillError as error:
         return f"the tree could not be read afterwards: {error.message}"
     if status.head != commit:
         return f"it moved HEAD to {status.head[:12]}"
-    paths = sorted({*status.staged, *status.modified, *status.conflicted})
+    paths = sorted({*status.staged, *status.modified, *status.conflicted, *hidden})
     return f"it changed files that are checked in: {', '.join(paths[:10])}" if paths else ""
 
 
@@ -130,6 +131,7 @@ def remove_tree(repo: git.Repository, path: str, admin_dir: str, mark: str = "")
     with records.lock(repo.common_dir, "repository", wait=LOCK_WAIT, what="the worktrees"):
         parents = worktrees.made_folders(admin_dir)
         trash = f"{records.home(repo.common_dir)}/integrations"
+        records.make_dir(trash)
         worktrees.remove_tree(path)
         if os.path.isdir(admin_dir) and worktrees.owns_admin_dir(admin_dir, path):
             worktrees.drop_admin_dir(repo.common_dir, admin_dir, trash)
