@@ -264,10 +264,9 @@ def foresee(
         integration = integration._replace(state="failed", blocked=rows)
         return Outcome(integration, [], already, rest, [])
     if parts:
-        words = ["diff-tree", "-r", "-z", "--name-only", "--no-renames"]
-        words += [integration.before, built.commit]
-        done = git.require_git(repo.common_dir, *words, env=env)
-        publishing.require_free(checkout, [path for path in done.text.split("\0") if path])
+        common = repo.common_dir
+        paths = publishing.changed_paths(common, integration.before, built.commit, env)
+        publishing.require_free(checkout, paths)
     integration = integration._replace(
         merged=building.rows(parts, built), changelog=changelog_json(built, wish)
     )

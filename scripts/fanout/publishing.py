@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 
-from fanout import git, worktrees
+from fanout import git, records, worktrees
 from fanout.errors import ExitCode, SkillError, refused
 from fanout.fields import NamedTuple
+from fanout.output import say
 from fanout.process import Talk
 from fanout.worktrees import Stake
 
 # How long git may take to answer within a transaction; a hook of the user's may be at work.
 ANSWER_LIMIT = 120.0
+# The mode of a submodule.
+MODULE = "160000"
 
 
 class Checkout(NamedTuple):
@@ -57,11 +62,14 @@ def checkout_of(repo: git.Repository, ref: str) -> Checkout | None:
     return Checkout(path, admin)
 
 
-def changed_paths(repo_dir: str, before: str, after: str) -> list[str]:
+def changed_paths(
+    repo_dir: str, before: str, after: str, env: dict[str, str] | None = None
+) -> list[str]:
     """The paths that differ between two commits."""
     done = git.require_git(
-        repo_dir, "diff-tree", "-r", "-z", "--name-only", "--no-renames", before, after
-    )
+        repo_dir, "diff-tree", "-r", "-z", "--name-only", "--no-renames",
+        "--ignore-submodules=none", before, after, env=env,
+    )  # fmt: skip
     return [path for path in done.text.split("\0") if path]
 
 
@@ -132,7 +140,9 @@ def publish(
     """
     place = checkout.path if checkout is not None else repo.common_dir
     if checkout is not None:
-        require_free(checkout, changed_paths(repo.common_dir, before, after))
+        paths = changed_paths(repo.common_dir, before, after)
+        require_free(checkout, paths)
+        require_filters(repo, checkout, after, paths)
         # Files that were only touched would count as changed.
         git.git(place, "update-index", "-q", "--refresh", env=worktrees.at(place))
     # In the checkout, so that its HEAD has an entry in its reflog too.
@@ -153,11 +163,45 @@ def publish(
         except BaseException:
             # A signal may have met git in the middle of it.
             if checkout is not None and git.ref_commit(repo.common_dir, ref) == before:
-                put_back(repo, checkout, before, after)
+                kept = put_back(repo, checkout, before, after)
+                if kept:
+                    say(f"note: these files were left as they are: {', '.join(kept[:10])}")
             raise
     finally:
         transaction.close()
     return True
+
+
+def require_filters(repo: git.Repository, checkout: Checkout, after: str, paths: list[str]) -> None:
+    """Demand that the files of a commit can be written, where a filter has to work for that.
+
+    Git would notice one that fails (that of LFS may be missing) when it had written half of them.
+    So they are written to a folder aside first. Raises SkillError `checkout-failed` (exit 3).
+    """
+    words = ["config", "--type=bool", "--get-regexp", r"^filter\..*\.required$"]
+    if " true" not in git.git(checkout.path, *words).text:
+        return
+    written = b"".join(os.fsencode(p) + b"\0" for p in entries(repo.common_dir, after, paths))
+    aside = f"{records.home(repo.common_dir)}/aside-{records.new_id()}"
+    records.make_dir(aside)
+    env = {"GIT_INDEX_FILE": f"{aside}/index", "GIT_WORK_TREE": f"{aside}/files"}
+    os.mkdir(env["GIT_WORK_TREE"])
+    try:
+        git.require_git(checkout.path, "read-tree", after, env=env)
+        words = ["checkout-index", "-q", "-z", "--stdin"]
+        # Below the other tree: it takes paths from where it is called.
+        done = git.git(
+            env["GIT_WORK_TREE"], *words, stdin=written, env={**env, "GIT_DIR": checkout.admin_dir}
+        )
+    finally:
+        worktrees.remove_tree(aside)
+    if done.code != 0:
+        raise SkillError(
+            "checkout-failed",
+            f"files that are to come into {checkout.path!r} cannot be written: {git.reason(done)}",
+            "see that the programs of `git config --get-regexp ^filter` work; nothing was changed",
+            exit_code=ExitCode.REFUSED,
+        )
 
 
 def follow(checkout: Checkout, before: str, after: str) -> None:
@@ -215,10 +259,11 @@ def put_back(repo: git.Repository, checkout: Checkout, before: str, after: str) 
     """Bring a checkout back that had begun to follow when its command was killed.
 
     A file is touched only where it holds exactly what `after` has there, or is missing; returns
-    the paths that hold something else, which stay as they are. Raises SkillError `index-locked`
-    (exit 3), `git-failed`.
+    the paths that hold something else, which stay as they are, and those that git cannot write.
+    Raises SkillError `index-locked` (exit 3), `git-failed`.
     """
-    env = worktrees.at(checkout.path)
+    top = checkout.path
+    env = worktrees.at(top)
     lock = f"{checkout.admin_dir}/index.lock"
     if os.path.lexists(lock):
         raise refused(
@@ -228,8 +273,8 @@ def put_back(repo: git.Repository, checkout: Checkout, before: str, after: str) 
         )
     paths = changed_paths(repo.common_dir, before, after)
     staged = git.require_git(
-        checkout.path, "diff-index", "--cached", "-z", "--name-only", "--no-renames", before,
-        "--", env=env,
+        top, "diff-index", "--cached", "-z", "--name-only", "--no-renames",
+        "--ignore-submodules=none", before, "--", env=env,
     )  # fmt: skip
     moved = set(paths) & set(staged.text.split("\0"))
     if moved:
@@ -237,48 +282,90 @@ def put_back(repo: git.Repository, checkout: Checkout, before: str, after: str) 
         follow(checkout, after, before)
         return []
     old, new = entries(repo.common_dir, before, paths), entries(repo.common_dir, after, paths)
-    kept: list[str] = []
+    # The innermost first: a folder may have come where a file was.
+    kept = [p for p in sorted(new.keys() - old.keys(), reverse=True) if not take_away(top, p, new)]
     restored: list[str] = []
-    for path in paths:
-        place = os.path.join(checkout.path, path)
-        kind = worktrees.kind_of(place)
-        if kind == "nothing":
-            if path in old:
-                restored.append(path)
-            continue
-        found = blob_of(checkout.path, path, kind)
-        if path in old and found == old[path]:
-            continue
-        if found is not None and found == new.get(path):
-            if path in old:
-                restored.append(path)
-            else:
-                worktrees.remove_file(place)
-        else:
+    for path in sorted(old):
+        place = os.path.join(top, path)
+        kind = "other" if is_blocked(top, path) else worktrees.kind_of(place)
+        if kind == "other":
+            if old[path].mode == MODULE:
+                continue
+            with contextlib.suppress(OSError):
+                os.rmdir(place)
+                kind = "nothing"
+        found = found_at(top, path, kind)
+        if kind == "nothing" or (found != old[path] and found == new.get(path)):
+            restored.append(path)
+        elif found != old[path]:
             kept.append(path)
-    if restored:
-        words = b"".join(os.fsencode(path) + b"\0" for path in restored)
-        git.require_git(
-            checkout.path, "checkout-index", "-f", "-u", "-z", "--stdin", stdin=words, env=env
-        )
-    return kept
+    words = b"".join(os.fsencode(path) + b"\0" for path in restored)
+    git.git(top, "checkout-index", "-q", "-f", "-u", "-z", "--stdin", stdin=words, env=env)
+    return kept + [p for p in restored if worktrees.kind_of(os.path.join(top, p)) == "nothing"]
 
 
-def entries(repo_dir: str, commit: str, paths: list[str]) -> dict[str, str]:
-    """The blobs of a commit at these paths."""
+class File(NamedTuple):
+    """A file, link or submodule: its mode as git has it, and its blob or commit."""
+
+    mode: str
+    blob: str
+
+
+def take_away(top: str, path: str, new: dict[str, File]) -> bool:
+    """Remove a file that only the new commit has, and folders that are empty then.
+
+    False when something else stands there.
+    """
+    place = os.path.join(top, path)
+    kind = "nothing" if is_blocked(top, path) else worktrees.kind_of(place)
+    if kind == "nothing":
+        return True
+    if kind == "other":
+        # A submodule's folder that git has made; any other one was there before.
+        if new[path].mode == MODULE:
+            worktrees.remove_empty([place])
+        return True
+    if found_at(top, path, kind) != new[path]:
+        return False
+    worktrees.remove_file(place)
+    folders = path.split("/")[:-1]
+    depths = range(len(folders), 0, -1)
+    worktrees.remove_empty([os.path.join(top, *folders[:depth]) for depth in depths])
+    return True
+
+
+def is_blocked(top: str, path: str) -> bool:
+    """Whether something that is no folder stands above a path: what lies beyond is not ours."""
+    parts = path.split("/")[:-1]
+    above = [os.path.join(top, *parts[: n + 1]) for n in range(len(parts))]
+    return any(os.path.lexists(p) and (os.path.islink(p) or not os.path.isdir(p)) for p in above)
+
+
+def entries(repo_dir: str, commit: str, paths: list[str]) -> dict[str, File]:
+    """What a commit has at these paths."""
     wanted = set(paths)
     done = git.require_git(repo_dir, "ls-tree", "-r", "-z", "--full-tree", commit)
     rows = (entry.partition("\t") for entry in done.text.split("\0") if entry)
-    return {path: info.split(" ")[2] for info, _, path in rows if path in wanted}
+    return {
+        path: File(info.split(" ")[0], info.split(" ")[2])
+        for info, _, path in rows
+        if path in wanted
+    }
 
 
-def blob_of(top: str, path: str, kind: str) -> str | None:
-    """The blob that a file or link in a checkout would be stored as; None for anything else."""
+def found_at(top: str, path: str, kind: str) -> File | None:
+    """The file or link in a checkout as it would be stored; None for anything else."""
     env = worktrees.at(top)
+    place = os.path.join(top, path)
     if kind == "link":
-        target = os.fsencode(os.readlink(os.path.join(top, path)))
-        return git.require_git(top, "hash-object", "--stdin", stdin=target).text.strip()
-    if kind != "file":
+        target = os.fsencode(os.readlink(place))
+        done = git.git(top, "hash-object", "--stdin", stdin=target)
+        mode = "120000"
+    elif kind == "file":
+        names = worktrees.quoted(path) + b"\n"
+        done = git.git(top, "hash-object", "--stdin-paths", stdin=names, env=env)
+        mode = "100755" if os.lstat(place).st_mode & stat.S_IXUSR else "100644"
+    else:
         return None
-    names = worktrees.quoted(path) + b"\n"
-    return git.require_git(top, "hash-object", "--stdin-paths", stdin=names, env=env).text.strip()
+    # A filter that fails says nothing about what is there.
+    return File(mode, done.text.strip()) if done.code == 0 else None

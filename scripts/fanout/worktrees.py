@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 
@@ -348,6 +349,11 @@ def kind_of(path: str) -> str:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return "nothing"
+    except OSError as error:
+        # A commit may hold a name that no file can have here.
+        if error.errno == errno.ENAMETOOLONG:
+            return "nothing"
+        raise
     return "link" if stat.S_ISLNK(mode) else "file" if stat.S_ISREG(mode) else "other"
 
 

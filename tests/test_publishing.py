@@ -1,0 +1,477 @@
+"""Publishing: the branch moves by compare-and-swap, and the checkout follows without a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanout import publishing
+from fanout.errors import SkillError
+from fanout.publishing import Checkout
+from merge_world import Changes, Entry, Merges, commit_on, link, merges, on_main, program, write
+from world import World
+
+__all__ = ["merges"]
+# What a merge is to bring: every kind of change.
+START: Changes = {
+    "changed": "1\n", "deleted": "1\n", "mode": "1\n", "link": link("a"), "to-folder": "1\n",
+    "folder/file": "1\n", "mine": "1\n", "mine2": "1\n", ".gitignore": "*.log\nbuild/\n",
+}  # fmt: skip
+WORK: Changes = {
+    "changed": "2\n", "deleted": None, "mode": program("1\n"), "link": link("b"),
+    "to-folder": None, "to-folder/new": "1\n", "folder/file": None, "folder": "now a file\n",
+    "new": "1\n", "deep/er/new": "1\n",
+}  # fmt: skip
+
+
+def published(
+    world: World, patch: pytest.MonkeyPatch, before: str, after: str, ref: str = "refs/heads/main"
+) -> bool:
+    """Publish a commit on a branch as a merge does."""
+    repo = world.adopt(patch)
+    checkout = publishing.checkout_of(repo, ref)
+    return publishing.publish(repo, ref, before, after, checkout, "why: a test")
+
+
+def work_on(world: World, start: Changes = START, work: Changes = WORK) -> tuple[str, str]:
+    """Main with some files, and a commit on top of it; both ids."""
+    before = on_main(world, start)
+    return before, commit_on(world, "work", work)
+
+
+# --- Edits that may stay ---------------------------------------------------------------------
+
+
+def mine(world: World) -> dict[str, Any]:
+    """Make edits of every kind in other files; their bytes."""
+    write(world.repo, {"mine": "staged\n", "mine2": "not staged\n", "added": "1\n"})
+    world.git("add", "mine", "added")
+    write(
+        world.repo,
+        {"mine": "and edited\n", "loose": "1\n", "deep/loose": "1\n", "x.log": "1\n",
+         "build/out": "1\n", "README.md": None},
+    )  # fmt: skip
+    world.git("update-index", "--skip-worktree", "mine2")
+    return world.bytes_of(world.repo)
+
+
+def test_unrelated_edits_stay_byte_for_byte(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I10: staged, edited, deleted, hidden from git, untracked and ignored ones."""
+    before, after = work_on(world)
+    files = {k: v for k, v in mine(world).items() if not k.startswith(".git/")}
+    staged = world.git("ls-files", "-s", "mine", "mine2", "added", "README.md")
+    assert published(world, monkeypatch, before, after)
+    assert world.git("rev-parse", "main") == after
+    now = {k: v for k, v in world.bytes_of(world.repo).items() if not k.startswith(".git/")}
+    brought = {"changed", "mode", "link", "to-folder/new", "folder", "new", "deep/er/new"}
+    gone = {"deleted", "to-folder", "folder/file"}
+    assert {k: v for k, v in now.items() if k not in brought} == {
+        k: v for k, v in files.items() if k not in brought | gone
+    }
+    assert brought <= now.keys()
+    assert not gone & now.keys()
+    assert world.git("ls-files", "-s", "mine", "mine2", "added", "README.md") == staged
+    assert sorted(world.git("status", "--porcelain", "-uall").splitlines()) == [
+        " D README.md", "?? deep/loose", "?? loose", "A  added", "MM mine",
+    ]  # fmt: skip
+    # Of branch and HEAD.
+    assert world.git("reflog", "-1", "--format=%gs", "main") == "why: a test"
+    assert world.git("reflog", "-1", "--format=%gs", "HEAD") == "why: a test"
+    assert world.git("rev-parse", "main@{1}") == before
+
+
+def edit(path: str, content: str = "mine\n") -> Callable[[World], None]:
+    return lambda world: write(world.repo, {path: content})
+
+
+def staged(path: str) -> Callable[[World], None]:
+    def change(world: World) -> None:
+        write(world.repo, {path: "mine\n"})
+        world.git("add", "-f", path)
+
+    return change
+
+
+def hidden(path: str) -> Callable[[World], None]:
+    def change(world: World) -> None:
+        world.git("update-index", "--assume-unchanged", path)
+        write(world.repo, {path: "mine\n"})
+
+    return change
+
+
+def staged_deletion(world: World) -> None:
+    world.git("rm", "-q", "--cached", "changed")
+
+
+def conflicted(world: World) -> None:
+    """A file with three versions in the index, as after a merge that was not finished."""
+    blob = world.git("rev-parse", "HEAD:changed")
+    lines = "".join(f"100644 {blob} {stage}\tchanged\n" for stage in (1, 2, 3))
+    world.git("update-index", "--force-remove", "changed")
+    import subprocess
+
+    subprocess.run(
+        ["git", "update-index", "--index-info"], cwd=world.repo, env=world.env, check=True,
+        input=lines.encode(),
+    )  # fmt: skip
+
+
+def ignored_in_the_way(world: World) -> None:
+    """A file that a user told git to ignore would be written over without a word."""
+    (world.repo / ".git" / "info" / "exclude").write_text("new\n")
+    write(world.repo, {"new": "my secret\n"})
+
+
+def locked(world: World) -> None:
+    (world.repo / ".git" / "index.lock").touch()
+
+
+IN_THE_WAY: dict[str, tuple[Callable[[World], None], str, str]] = {
+    # name: what the user did, the code, the path that is named
+    "edited": (edit("changed"), "modified", "changed"),
+    "edited, to be deleted": (edit("deleted"), "modified", "deleted"),
+    "edited, mode changes": (edit("mode"), "modified", "mode"),
+    "deleted": (lambda world: write(world.repo, {"changed": None}), "modified", "changed"),
+    "mode": (lambda world: (world.repo / "changed").chmod(0o755), "modified", "changed"),
+    "staged": (staged("changed"), "staged", "changed"),
+    "staged as new": (staged("new"), "staged", "new"),
+    "staged deletion": (staged_deletion, "staged", "changed"),
+    "hidden from git": (hidden("changed"), "hidden-changes", "changed"),
+    "untracked": (edit("new"), "untracked", "new"),
+    "untracked, the same bytes": (edit("new", "1\n"), "untracked", "new"),
+    "ignored": (ignored_in_the_way, "ignored", "new"),
+    "untracked where a folder has to go": (edit("deep"), "untracked", "deep"),
+    "ignored where a file has to go": (edit("folder/x.log"), "ignored", "folder/x.log"),
+    "untracked where a file has to go": (edit("folder/own"), "untracked", "folder/own"),
+    "conflicted": (conflicted, "conflicted", "changed"),
+    "index locked": (locked, "index-locked", "index.lock"),
+}
+
+
+@pytest.mark.parametrize("kind", IN_THE_WAY)
+def test_edits_in_the_way_are_refused_by_name_and_nothing_changes(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """I02, I04: exit 3, tree, index and branch as they were."""
+    make, code, path = IN_THE_WAY[kind]
+    before, after = work_on(world)
+    make(world)
+    files, index = world.bytes_of(world.repo), (world.repo / ".git/index").read_bytes()
+    with pytest.raises(SkillError) as caught:
+        published(world, monkeypatch, before, after)
+    assert (caught.value.code, int(caught.value.exit_code)) == ("local-edits", 3)
+    rows = {row["code"]: row["paths"] for row in caught.value.data["local_edits"]}
+    assert any(path in found for found in rows[code])
+    assert path in caught.value.message
+    assert world.bytes_of(world.repo) == files
+    assert (world.repo / ".git/index").read_bytes() == index
+    assert world.git("rev-parse", "main") == before
+
+
+@pytest.mark.parametrize(("edits", "names"), [(True, ["staged", "new"]), (False, [])])
+def test_a_merge_refuses_related_edits_before_any_check_is_run(
+    merges: Merges, edits: bool, names: list[str]
+) -> None:
+    flag = merges.world.root / "flag"
+    on_main(merges.world, {"staged": "1\n"})
+    merges.ready("w1", {"staged": "2\n", "new": "1\n"})
+    write(merges.repo, {"unrelated": "1\n"})
+    words = ["merge", "w1", "--check", f"touch {flag}"]
+    if not edits:
+        merges.ok(*words)
+        assert flag.exists()
+        return
+    write(merges.repo, {"staged": "mine\n", "new": "mine\n"})
+    merges.git("add", "staged")
+    files = merges.world.bytes_of(merges.repo)
+    for more in ([], ["--dry-run"]):
+        ran = merges.ends(3, *words, *more)
+        assert ran.error["code"] == "local-edits"
+        assert [p for row in ran.data["local_edits"] for p in row["paths"]] == names
+        assert not flag.exists()
+    now = merges.world.bytes_of(merges.repo)
+    for path in ("staged", "new", "unrelated", ".git/index", ".git/HEAD", ".git/ORIG_HEAD"):
+        assert now.get(path) == files.get(path)
+    assert merges.git("log", "-1", "--format=%s", "main") == "made-for-main 1"
+    assert merges.integrations() == []
+    merges.tidy()
+
+
+# --- The checkout ---------------------------------------------------------------------------
+
+
+def test_without_a_checkout_of_it_the_branch_alone_moves(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I32: whatever is checked out stays so."""
+    before, after = work_on(world)
+    world.git("checkout", "-q", "-b", "elsewhere")
+    files = world.bytes_of(world.repo)
+    assert published(world, monkeypatch, before, after)
+    assert world.git("rev-parse", "main", "elsewhere").split() == [after, before]
+    assert world.git("symbolic-ref", "HEAD") == "refs/heads/elsewhere"
+    now = world.bytes_of(world.repo)
+    changed = {p for p in now.keys() | files.keys() if now.get(p) != files.get(p)}
+    assert not {p for p in changed if not p.startswith((".git/refs/", ".git/logs/"))}
+
+
+def test_a_checkout_in_another_worktree_follows_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I12: with its own index and its own edits."""
+    before, after = work_on(world)
+    other = world.root / "other tree"
+    world.git("worktree", "add", "-q", "-b", "dev", str(other), "main")
+    write(other, {"mine": "edited\n"})
+    write(world.repo, {"changed": "edited here\n"})
+    assert published(world, monkeypatch, before, after, "refs/heads/dev")
+    assert world.git("status", "--porcelain", cwd=other).splitlines() == [" M mine"]
+    assert (other / "new").exists()
+    assert (other / "mine").read_text() == "edited\n"
+    assert world.git("rev-parse", "main") == before
+    assert (world.repo / "changed").read_text() == "edited here\n"
+
+
+def twice(world: World) -> str:
+    world.git("worktree", "add", "-q", "--force", str(world.root / "second"), "main")
+    return "checked-out-twice"
+
+
+def gone(world: World) -> str:
+    world.git("checkout", "-q", "--detach")
+    world.git("worktree", "add", "-q", str(world.root / "second"), "main")
+    (world.root / "second").rename(world.root / "moved")
+    return "checkout-missing"
+
+
+def merging(world: World) -> str:
+    commit_on(world, "left", {"c": "1\n"})
+    world.git("merge", "-q", "--no-commit", "--no-ff", "left")
+    return "operation-in-progress"
+
+
+def rebasing(world: World) -> str:
+    commit_on(world, "left", {"README.md": "1\n"})
+    commit_on(world, "right", {"README.md": "2\n"})
+    world.git("checkout", "-q", "right")
+    world.git("branch", "-q", "-f", "main", "right")
+    world.git("checkout", "-q", "main")
+    world.git("rebase", "-q", "left", check=False)
+    return "operation-in-progress"
+
+
+@pytest.mark.parametrize("make", [twice, gone, merging, rebasing], ids=lambda make: make.__name__)
+def test_a_checkout_that_cannot_follow_refuses_the_merge(
+    merges: Merges, make: Callable[[World], str]
+) -> None:
+    """Also one that is rebasing the branch: git would write it over at the end."""
+    merges.ready("w1", {"a": "1\n"})
+    code = make(merges.world)
+    files = merges.world.bytes_of(merges.repo)
+    ran = merges.ends(3, "merge", "w1")
+    assert ran.error["code"] == code
+    now = merges.world.bytes_of(merges.repo)
+    assert {p for p in now if now[p] != files.get(p)} <= {
+        ".git/agent-workers/locks/integration.lock"
+    }
+    assert merges.call("report", as_json=False).code == 0
+
+
+def test_a_bare_repositorys_head_is_no_checkout(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = work_on(world)
+    world.git("clone", "-q", "--bare", ".", "../bare.git")
+    bare = world.root / "bare.git"
+    tree = world.root / "tree"
+    world.git("worktree", "add", "-q", "--detach", str(tree), "main", cwd=bare)
+    world.adopt(monkeypatch)
+    from fanout.git import open_repository
+
+    repo = open_repository(str(tree))
+    assert publishing.checkout_of(repo, "refs/heads/main") is None
+    assert publishing.publish(repo, "refs/heads/main", before, after, None, "why")
+    assert world.git("rev-parse", "main", cwd=bare) == after
+
+
+def test_a_branch_that_moved_is_left_and_so_are_the_files(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = work_on(world)
+    other = commit_on(world, "other", {"o": "1\n"})
+    world.git("merge", "-q", "--ff-only", "other")
+    files = world.bytes_of(world.repo)
+    assert published(world, monkeypatch, before, after) is False
+    now = world.bytes_of(world.repo)
+    assert {p for p in now if now[p] != files.get(p)} <= {".git/index"}
+    assert world.git("rev-parse", "main") == other
+
+
+def test_a_branch_that_another_git_holds_is_said(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W59: no lock is deleted."""
+    before, after = work_on(world)
+    lock = world.repo / ".git" / "refs" / "heads" / "main.lock"
+    lock.touch()
+    world.git("config", "core.filesRefLockTimeout", "0")
+    with pytest.raises(SkillError) as caught:
+        published(world, monkeypatch, before, after)
+    assert caught.value.code == "git-failed"
+    assert "main.lock" in caught.value.message
+    assert lock.exists()
+    assert world.git("rev-parse", "main") == before
+    assert world.git("status", "--porcelain") == ""
+
+
+def test_a_ref_hook_may_say_no_and_others_are_not_run(merges: Merges) -> None:
+    """The checks decide, not the hooks of commits and merges; whoever guards refs still can."""
+    hooks = merges.repo / ".git" / "hooks"
+    alarm = f"#!/bin/sh\necho $0 >> {merges.world.root}/called\nexit 1\n"
+    for name in (
+        "pre-commit", "prepare-commit-msg", "commit-msg", "post-commit", "pre-merge-commit",
+        "post-merge", "post-checkout", "post-rewrite", "pre-rebase", "applypatch-msg",
+        "pre-applypatch", "post-applypatch", "pre-push",
+    ):  # fmt: skip
+        merges.world.root.joinpath("bin", name).write_text(alarm)
+        merges.world.root.joinpath("bin", name).chmod(0o755)
+        (hooks / name).symlink_to(merges.world.root / "bin" / name)
+    for number, strategy in enumerate(["merge", "squash", "rebase", "cherry-pick"]):
+        merges.branch(f"w{number}", {f"f{number}": "1\n"})
+        words = ["--branch", f"w{number}", "--base", "main", "--strategy", strategy]
+        merges.ok("merge", *words, "--check", "true")
+    assert not (merges.world.root / "called").exists()
+    merges.branch("w9", {"f9": "1\n"})
+    before = merges.world.snapshot()
+    guard = hooks / "reference-transaction"
+    guard.write_text("#!/bin/sh\ncase $(cat) in *refs/heads/main*) test $1 != prepared;; esac\n")
+    guard.chmod(0o755)
+    ran = merges.ends(1, "merge", "--branch", "w9", "--base", "main", "--check", "true")
+    assert ran.error["code"] == "git-failed"
+    assert merges.world.snapshot() == before
+    merges.same_as_head()
+    merges.tidy()
+
+
+def test_a_filter_that_fails_loses_no_file(merges: Merges) -> None:
+    """A required filter that is missing, such as that of LFS: the checkout is as it was."""
+    on_main(merges.world, {".gitattributes": "*.bin filter=lfs\n", "a": "1\n", "z": "1\n"})
+    merges.branch("w1", {"a": "2\n", "m.bin": "pointer\n", "z": "2\n", "n": "1\n"})
+    merges.git("config", "filter.lfs.required", "true")
+    merges.git("config", "filter.lfs.smudge", "no-such-lfs smudge")
+    merges.git("config", "filter.lfs.clean", "no-such-lfs clean")
+    write(merges.repo, {"mine": "1\n"})
+    before = merges.world.snapshot()
+    ran = merges.ends(3, "merge", "--branch", "w1", "--base", "main")
+    assert ran.error["code"] == "checkout-failed"
+    assert "lfs" in ran.error["message"]
+    assert merges.world.snapshot() == before
+    assert merges.git("status", "--porcelain") == "?? mine"
+    # Without a checkout of it nothing has to be written.
+    merges.git("checkout", "-q", "--detach")
+    merges.ok("merge", "--branch", "w1", "--base", "main", "--into", "main")
+
+
+@pytest.mark.parametrize("checks", [[], ["--check", "true"]])
+def test_a_file_that_cannot_be_written_loses_no_other(merges: Merges, checks: list[str]) -> None:
+    """I02: git fails half-way, and all is as it was: here a name that no file can have."""
+    on_main(merges.world, {"a": "1\n", "d/x": "1\n", "z": "1\n"})
+    merges.branch("w1", {"a": "2\n", "d/x": None, "d": "1\n", "n" * 300: "1\n", "z": "2\n"})
+    write(merges.repo, {"mine": "1\n"})
+    before = merges.world.snapshot()
+    ran = merges.ends(1 if checks else 3, "merge", "--branch", "w1", "--base", "main", *checks)
+    assert "too long" in ran.error["message"]
+    assert merges.world.snapshot() == before
+    assert merges.git("status", "--porcelain") == "?? mine"
+    merges.tidy()
+
+
+# --- Back again -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("done", range(6))
+def test_a_checkout_that_had_begun_to_follow_is_put_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    """Killed in between: what holds exactly the new bytes goes, what somebody edited stays."""
+    before, after = work_on(world)
+    repo = world.adopt(monkeypatch)
+    write(world.repo, {"mine": "mine\n", "loose": "1\n"})
+    whole = world.bytes_of(world.repo)
+    target = world.root / "target"
+    world.git("worktree", "add", "-q", "--detach", str(target), after)
+    # git removes first, then writes; here some of it was done.
+    for path in ("deleted", "to-folder", "folder/file")[: done * 2]:
+        (world.repo / path).unlink()
+    for path in ("changed", "link", "mode", "new", "deep/er/new", "to-folder/new")[: done * 2 - 2]:
+        place = world.repo / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        (target / path).rename(place)
+    checkout = publishing.checkout_of(repo, "refs/heads/main")
+    assert isinstance(checkout, Checkout)
+    edited = done == 5
+    if edited:
+        write(world.repo, {"changed": "edited after the kill\n"})
+    kept = publishing.put_back(repo, checkout, before, after)
+    assert kept == (["changed"] if edited else [])
+    now = world.bytes_of(world.repo)
+    wrong = {
+        p for p in now.keys() | whole.keys()
+        if now.get(p) != whole.get(p) and not p.startswith(".git/")
+    }  # fmt: skip
+    assert wrong == ({"changed"} if edited else set())
+    assert (world.repo / "changed").read_text() == ("edited after the kill\n" if edited else "1\n")
+    assert publishing.put_back(repo, checkout, before, after) == kept
+
+
+def test_an_index_that_had_followed_already_is_taken_back_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = work_on(world)
+    repo = world.adopt(monkeypatch)
+    write(world.repo, {"mine": "mine\n"})
+    whole = world.snapshot()
+    checkout = publishing.checkout_of(repo, "refs/heads/main")
+    assert checkout is not None
+    publishing.follow(checkout, before, after)
+    assert "new" in world.git("ls-files").split()
+    assert publishing.put_back(repo, checkout, before, after) == []
+    assert world.snapshot() == whole
+    assert world.git("status", "--porcelain") == " M mine"
+    (world.repo / ".git" / "index.lock").touch()
+    with pytest.raises(SkillError) as caught:
+        publishing.put_back(repo, checkout, before, after)
+    assert (caught.value.code, int(caught.value.exit_code)) == ("index-locked", 3)
+
+
+# --- Submodules -----------------------------------------------------------------------------
+
+
+def test_a_submodule_moves_in_the_index_and_its_own_checkout_is_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `git merge` does it, whatever `submodule.recurse` says; edits in it are in the way."""
+    other = world.make_repo("module")
+    world.git("submodule", "--quiet", "add", str(other), "s")
+    before = world.commit("with a module")
+    first = world.git("rev-parse", "HEAD:s")
+    second = world.commit("second", other)
+    world.git("fetch", "-q", cwd=world.repo / "s")
+    after = commit_on(world, "work", {"s": Entry("160000", second), "a": "1\n"})
+    world.git("config", "submodule.recurse", "true")
+    world.git("config", "submodule.s.ignore", "all")
+    write(world.repo / "s", {"README.md": "edited\n"})
+    with pytest.raises(SkillError) as caught:
+        published(world, monkeypatch, before, after)
+    assert caught.value.data["local_edits"][0]["paths"] == ["s"]
+    write(world.repo / "s", {"README.md": "hello\n"})
+    assert published(world, monkeypatch, before, after)
+    assert world.git("rev-parse", "HEAD:s") == second
+    assert world.git("rev-parse", "HEAD", cwd=world.repo / "s") == first
+    assert (world.repo / "a").exists()
+    assert Path(world.repo, "s", "README.md").read_text() == "hello\n"
