@@ -429,6 +429,31 @@ def test_a_checkout_that_had_begun_to_follow_is_put_back(
     assert publishing.put_back(repo, checkout, before, after) == kept
 
 
+def test_what_somebody_put_in_the_way_after_the_kill_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders, files and links in the place of what git had removed; nothing beyond a link goes."""
+    before, after = work_on(world)
+    repo = world.adopt(monkeypatch)
+    for path in ("deleted", "folder/file", "to-folder"):
+        (world.repo / path).unlink()
+    outside = world.root / "outside"
+    write(outside, {"new": "1\n", "er/new": "1\n", "file": "1\n"})
+    write(world.repo, {"deleted/own": "mine\n", "deep": link("../outside")})
+    (world.repo / "folder").rmdir()
+    write(world.repo, {"folder": "mine\n", "to-folder/own": "mine\n", "to-folder/new": "1\n"})
+    kept_outside = world.bytes_of(outside)
+    checkout = publishing.checkout_of(repo, "refs/heads/main")
+    assert checkout is not None
+    kept = publishing.put_back(repo, checkout, before, after)
+    assert set(kept) == {"deleted", "folder", "folder/file", "to-folder"}
+    assert world.bytes_of(outside) == kept_outside
+    for path in ("deleted/own", "folder", "to-folder/own"):
+        assert (world.repo / path).read_text() == "mine\n"
+    assert not (world.repo / "to-folder" / "new").exists()
+    assert (world.repo / "deep").is_symlink()
+
+
 def test_an_index_that_had_followed_already_is_taken_back_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -287,17 +287,20 @@ def put_back(repo: git.Repository, checkout: Checkout, before: str, after: str) 
     restored: list[str] = []
     for path in sorted(old):
         place = os.path.join(top, path)
-        kind = "other" if is_blocked(top, path) else worktrees.kind_of(place)
-        if kind == "other":
-            if old[path].mode == MODULE:
-                continue
+        blocked = is_blocked(top, path)
+        kind = "other" if blocked else worktrees.kind_of(place)
+        if kind == "other" and old[path].mode == MODULE:
+            continue
+        if kind == "other" and not blocked:
             with contextlib.suppress(OSError):
                 os.rmdir(place)
                 kind = "nothing"
         found = found_at(top, path, kind)
-        if kind == "nothing" or (found != old[path] and found == new.get(path)):
+        if found is not None and found == old[path]:
+            continue
+        if kind == "nothing" or (found is not None and found == new.get(path)):
             restored.append(path)
-        elif found != old[path]:
+        else:
             kept.append(path)
     words = b"".join(os.fsencode(path) + b"\0" for path in restored)
     git.git(top, "checkout-index", "-q", "-f", "-u", "-z", "--stdin", stdin=words, env=env)
