@@ -21,7 +21,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "scripts")]
 
@@ -38,8 +38,11 @@ ROOMS = [
 for room in ROOMS:
     importlib.import_module(f"fanout.{room}")
 
-from fanout.cli.agent_workers import main  # noqa: E402
+from fanout.cli import agent_workers  # noqa: E402
 from world import World, wait_for  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 COUNTED = frozenset(
     {
@@ -57,6 +60,7 @@ COUNTED = frozenset(
 # Commands of git and tmux that only look.
 LOOKS = {
     *("rev-parse", "for-each-ref", "merge-base", "rev-list", "status", "ls-files", "cat-file"),
+    *("diff-tree", "diff-index", "ls-tree", "log", "var"),
     *("list-panes", "list-sessions", "display-message", "capture-pane"),
 }
 LIMIT = 400
@@ -76,14 +80,23 @@ class Called(NamedTuple):
         return self.answer.get("error", {}).get("code", "")
 
 
-def call(world: World, *argv: str, kill_at: int = 0) -> Called:
-    """Run agent_workers.py in a child; kill it right before step `kill_at` (0: never)."""
+def call(
+    world: World,
+    *argv: str,
+    kill_at: int = 0,
+    main: Callable[[list[str]], int] = agent_workers.main,
+) -> Called:
+    """Run agent_workers.py, or another command, in a child that leads a process group of its own.
+
+    It is killed right before step `kill_at` (0: never).
+    """
     out = world.root / "out.json"
     out.unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
         status = 70
         try:
+            os.setpgid(0, 0)
             os.environ.clear()
             os.environ.update(world.env)
             os.chdir(world.repo)
@@ -376,15 +389,15 @@ CASES: dict[str, type[Case]] = {
 }
 
 
-def run(name: str, part: int, parts: int) -> int:
+def run(kind: type[Case], part: int, parts: int) -> int:
     """Kill at every `parts`-th step from `part` on, until a call comes to its end; the number."""
-    case = CASES[name]()
+    case = kind()
     steps = 0
     ended = False
     try:
         while not ended:
             step = part + steps * parts
-            assert step < LIMIT, f"{name} did not end within {LIMIT} steps"
+            assert step < LIMIT, f"{kind.__name__} did not end within {LIMIT} steps"
             names = [f"w{step + n * parts}x" for n in range(AT_ONCE)]
             case.prepare(names)
             for each in names:
@@ -394,7 +407,7 @@ def run(name: str, part: int, parts: int) -> int:
                 steps += 1
             case.finish(names)
     except BaseException:
-        print(f"{name}, killed before step {part + steps * parts}", file=sys.stderr)
+        print(f"{kind.__name__}, killed before step {part + steps * parts}", file=sys.stderr)
         raise
     finally:
         case.world.close()
@@ -402,4 +415,4 @@ def run(name: str, part: int, parts: int) -> int:
 
 
 if __name__ == "__main__":
-    print(run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+    print(run(CASES[sys.argv[1]], int(sys.argv[2]), int(sys.argv[3])))

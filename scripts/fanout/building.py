@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# How the names of the indexes begin that are made for one commit.
+INDEX = "index-"
 STRATEGIES = ("merge", "squash", "rebase", "cherry-pick")
 
 
@@ -184,7 +186,7 @@ def tree_with(
     blob = git.require_git(
         repo_dir, "hash-object", "-w", "--stdin", "--no-filters", stdin=content, env=env
     ).text.strip()
-    index = os.path.join(records.home(repo_dir), f"index-{records.new_id()}")
+    index = os.path.join(records.home(repo_dir), f"{INDEX}{records.new_id()}")
     records.make_dir(records.home(repo_dir))
     inside = {**env, "GIT_INDEX_FILE": index}
     entry = f"{mode},{blob},{path}"

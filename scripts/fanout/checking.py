@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 
 from fanout import git, proctree, records, worktrees
-from fanout.errors import SkillError
+from fanout.errors import ExitCode, SkillError
 from fanout.fields import NamedTuple
 from fanout.output import progress
 from fanout.tmux import environment_with
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from typing import Any
 
 LOCK_WAIT = 60.0
+ORPHAN_WAIT = 10.0
 MARK = "AGENT_WORKERS_INTEGRATION"
 
 
@@ -116,6 +119,51 @@ def edited(tree: str, commit: str) -> str:
         return f"it moved HEAD to {status.head[:12]}"
     paths = sorted({*status.staged, *status.modified, *status.conflicted, *hidden})
     return f"it changed files that are checked in: {', '.join(paths[:10])}" if paths else ""
+
+
+# --- What a killed call leaves ---------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def marked(integration_id: str) -> Generator[None, None, None]:
+    """Mark whatever this process starts as a part of one integration.
+
+    Git goes on when only the command that waits for it is killed.
+    """
+    outer = os.environ.get(MARK)
+    os.environ[MARK] = integration_id
+    try:
+        yield
+    finally:
+        if outer is None:
+            del os.environ[MARK]
+        else:
+            os.environ[MARK] = outer
+
+
+def await_end(integration_id: str) -> None:
+    """Wait until the git commands of a killed call have ended. Raises SkillError `busy` (exit 11).
+
+    What a hook or a filter has left running is none of them.
+    """
+    deadline = time.monotonic() + ORPHAN_WAIT
+    while True:
+        found = proctree.tree([], f"{MARK}={integration_id}")
+        alive = [p for p in found if os.path.basename(p.command.split(" ")[0]) == "git"]
+        if not alive:
+            return
+        if time.monotonic() >= deadline:
+            pids = ", ".join(str(process.pid) for process in alive)
+            raise SkillError(
+                "busy",
+                f"git is still at work for the interrupted integration {integration_id}: {pids}",
+                "wait for it to end, then run this again",
+                exit_code=ExitCode.BUSY,
+            )
+        time.sleep(0.02)
+
+
+# --- Throw-away trees ------------------------------------------------------------------------
 
 
 def add_tree(repo: git.Repository, path: str, commit: str) -> str:

@@ -14,7 +14,6 @@ from fanout import (
     git,
     integrations,
     merging,
-    proctree,
     publishing,
     records,
     scope,
@@ -105,7 +104,8 @@ def merge(repo: git.Repository, found: list[Candidate], target: str, wish: Wish)
             notes.append(f"written after the approval: the changelog entry of {', '.join(late)}")
         attempt = Attempt(repo, integration, parts, wish, checkout)
         try:
-            integration = attempt.run()
+            with checking.marked(integration.id):
+                integration = attempt.run()
         except Blocked as blocked:
             integration = attempt.end("failed", blocked=blocked.rows)
             notes += attempt.notes
@@ -331,14 +331,7 @@ class Attempt:
         why = f"agent-workers: integration {integration.id}"
         if not publishing.publish(self.repo, integration.branch, tip, commit, self.checkout, why):
             return False
-        self.end("published")
-        for part in self.parts:
-            if part.candidate.kind == "worker":
-                facts = {"integration": integration.id, "after": commit}
-                with contextlib.suppress(OSError):
-                    life.record_event(
-                        self.repo.common_dir, part.candidate.name, "integrated", **facts
-                    )
+        tell_workers(self.repo, self.end("published"))
         return True
 
     def build(self, tip: str, parts: list[Part]) -> Built:
@@ -409,6 +402,15 @@ class Attempt:
         fields.setdefault("checks", [check.to_json() for check in self.checks])
         self.save(state=state, tree="", ended_at=records.now(), **fields)
         return self.integration
+
+
+def tell_workers(repo: git.Repository, integration: Integration) -> None:
+    """Note in the log of every worker that it was integrated."""
+    for row in integration.merged:
+        if row["kind"] == "worker":
+            facts = {"integration": integration.id, "after": integration.after}
+            with contextlib.suppress(OSError):
+                life.record_event(repo.common_dir, row["name"], "integrated", **facts)
 
 
 def because(failed: Check, name: str, culprits: tuple[str, ...]) -> str:
@@ -552,29 +554,71 @@ def settle(repo: git.Repository) -> list[str]:
     Call it under the lock: then no other call is at work. Raises SkillError when a checkout that
     had begun to follow cannot be brought back.
     """
+    sweep(repo.common_dir)
     found, damaged = integrations.load_all(repo.common_dir)
     unfinished = [i for i in found if i.state in integrations.UNFINISHED]
     notes = [error.message for error in damaged]
     return notes + [settle_one(repo, integration) for integration in unfinished]
 
 
+def sweep(common_dir: str) -> None:
+    """Remove the files and folders that killed calls have left, whatever they were at."""
+    merging.sweep_scratch()
+    home = records.home(common_dir)
+    for name in os.listdir(home):
+        if name.startswith(building.INDEX):
+            worktrees.remove_file(f"{home}/{name}")
+    place = f"{home}/integrations"
+    for name in os.listdir(place) if os.path.isdir(place) else []:
+        if not os.path.lexists(f"{place}/{name}/integration.json"):
+            # It was killed before its first record, or it is an entry of git's that was dropped.
+            worktrees.remove_tree(f"{place}/{name}")
+            continue
+        for entry in os.listdir(f"{place}/{name}"):
+            if entry.startswith("integration.json."):
+                worktrees.remove_file(f"{place}/{name}/{entry}")
+
+
 def settle_one(repo: git.Repository, integration: Integration) -> str:
     """Close one integration that did not end; says what was found."""
+    checking.await_end(integration.id)
     clear_trees(repo, integration.id)
     state = "abandoned"
     words = "nothing was merged"
-    tip = git.ref_commit(repo.common_dir, integration.branch)
-    if integration.state == "publishing" and tip == integration.after:
-        state, words = "published", "its result is in the branch"
-    elif integration.state == "publishing" and tip == integration.before and integration.checkout:
-        checkout = publishing.checkout_of(repo, integration.branch)
-        if checkout is not None:
-            kept = publishing.put_back(repo, checkout, integration.before, integration.after)
+    if integration.state == "publishing":
+        tip = git.ref_commit(repo.common_dir, integration.branch)
+        if has_moved(repo.common_dir, integration, tip):
+            state, words = "published", "its result is in the branch"
+        elif integration.checkout:
+            kept = put_back(repo, integration)
             if kept:
                 words += f"; these were left as they are: {', '.join(kept[:10])}"
     done = integration._replace(state=state, tree="", ended_at=records.now())
     integrations.save(repo.common_dir, done)
+    if state == "published":
+        tell_workers(repo, done)
     return f"the integration {integration.id} was interrupted: {words}"
+
+
+def has_moved(common_dir: str, integration: Integration, tip: str | None) -> bool:
+    """Whether the branch was moved before the call was killed; others may have moved it on."""
+    before, after = integration.before, integration.after
+    if tip in (before, after) or tip is None:
+        return tip == after
+    if git.ref_commit(common_dir, after) is None or not git.is_ancestor(common_dir, after, tip):
+        return False
+    # What takes an integration back may be older than what it starts from.
+    return git.is_ancestor(common_dir, before, after) or not git.is_ancestor(
+        common_dir, before, tip
+    )
+
+
+def put_back(repo: git.Repository, integration: Integration) -> list[str]:
+    """Bring the checkout back that had begun to follow; the paths that are the user's by now."""
+    checkout = publishing.checkout_at(repo, integration.checkout)
+    if checkout is None or git.ref_commit(repo.common_dir, integration.after) is None:
+        return []
+    return publishing.put_back(repo, checkout, integration.before, integration.after)
 
 
 def abandon(repo: git.Repository, integration_id: str) -> None:
@@ -598,5 +642,4 @@ def clear_trees(repo: git.Repository, integration_id: str) -> None:
         paths |= {e.path for e in os.scandir(parent) if e.path.startswith(prefix)}
     for path in sorted(paths):
         mark = f"{checking.MARK}={os.path.basename(path)}"
-        proctree.end_tree([], mark, grace=1.0)
-        checking.remove_tree(repo, path, registered.get(path, ""))
+        checking.remove_tree(repo, path, registered.get(path, ""), mark)

@@ -6,6 +6,7 @@ What a forecast foresees and what a merge builds come from the same engine, so t
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 MERGE_CONFIG = ("-c", "merge.directoryRenames=conflict", "-c", "merge.renames=true")
 # From git-merge-tree(1): the status of one of several merges.
 CLEAN, CONFLICT = "1", "0"
+SCRATCH = "agent-workers-"
 OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 SIGN_LIMIT = 30.0
 # In the environment of whatever signs, so that it can be ended.
@@ -63,9 +65,7 @@ def scratch(common_dir: str) -> Generator[dict[str, str], None, None]:
 
     What the repository has can be read there, and stays as it is.
     """
-    places = os.environ.get("TMPDIR") or "/tmp"
-    folder = os.path.join(os.path.abspath(places), f"agent-workers-{records.new_id()}")
-    os.mkdir(folder, 0o700)
+    folder, descriptor = make_scratch()
     try:
         yield {
             "GIT_OBJECT_DIRECTORY": folder,
@@ -73,6 +73,44 @@ def scratch(common_dir: str) -> Generator[dict[str, str], None, None]:
         }
     finally:
         remove_tree(folder)
+        os.close(descriptor)
+
+
+def scratch_place() -> str:
+    """Where scratch folders stand."""
+    return os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
+
+
+def make_scratch() -> tuple[str, int]:
+    """A new scratch folder, and the descriptor that holds it: the kernel frees it at our end."""
+    while True:
+        folder = os.path.join(scratch_place(), f"{SCRATCH}{records.new_id()}")
+        os.mkdir(folder, 0o700)
+        # One that sweeps may have met it before it was held.
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.isdir(folder):
+                return folder, descriptor
+            os.close(descriptor)
+
+
+def sweep_scratch() -> None:
+    """Remove this user's scratch folders that nobody holds: their commands were killed."""
+    for name in os.listdir(scratch_place()):
+        if not name.startswith(SCRATCH):
+            continue
+        folder = os.path.join(scratch_place(), name)
+        with contextlib.suppress(OSError):
+            descriptor = os.open(
+                folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            )
+            try:
+                if os.fstat(descriptor).st_uid == os.geteuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove_tree(folder)
+            finally:
+                os.close(descriptor)
 
 
 def alternate(path: str) -> str:

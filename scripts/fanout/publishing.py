@@ -51,15 +51,21 @@ def checkout_of(repo: git.Repository, ref: str) -> Checkout | None:
             "bring that folder back, or remove the worktree with git",
         )
     done = git.require_git(path, "rev-parse", "--path-format=absolute", "--git-dir")
-    admin = os.path.realpath(done.text.removesuffix("\n"))
+    checkout = Checkout(path, os.path.realpath(done.text.removesuffix("\n")))
+    require_idle(checkout)
+    return checkout
+
+
+def require_idle(checkout: Checkout) -> None:
+    """Demand that no merge, rebase or the like is under way. Raises `operation-in-progress`."""
+    admin = checkout.admin_dir
     busy = [name for name in worktrees.OPERATIONS if os.path.lexists(os.path.join(admin, name))]
     if busy:
         raise refused(
             "operation-in-progress",
-            f"{path!r} is in the middle of something: {', '.join(busy)}",
+            f"{checkout.path!r} is in the middle of something: {', '.join(busy)}",
             "finish or abort it first; `git status` there says how",
         )
-    return Checkout(path, admin)
 
 
 def changed_paths(
@@ -181,7 +187,7 @@ def require_filters(repo: git.Repository, checkout: Checkout, after: str, paths:
     words = ["config", "--type=bool", "--get-regexp", r"^filter\..*\.required$"]
     if " true" not in git.git(checkout.path, *words).text:
         return
-    written = b"".join(os.fsencode(p) + b"\0" for p in entries(repo.common_dir, after, paths))
+    written = b"".join(os.fsencode(p) + b"\0" for p in places(repo.common_dir, after, paths))
     aside = f"{records.home(repo.common_dir)}/aside-{records.new_id()}"
     records.make_dir(aside)
     env = {"GIT_INDEX_FILE": f"{aside}/index", "GIT_WORK_TREE": f"{aside}/files"}
@@ -198,7 +204,7 @@ def require_filters(repo: git.Repository, checkout: Checkout, after: str, paths:
     if done.code != 0:
         raise SkillError(
             "checkout-failed",
-            f"files that are to come into {checkout.path!r} cannot be written: {git.reason(done)}",
+            f"files that are to come into {checkout.path!r} cannot be written: {done.error_text}",
             "see that the programs of `git config --get-regexp ^filter` work; nothing was changed",
             exit_code=ExitCode.REFUSED,
         )
@@ -216,7 +222,7 @@ def follow(checkout: Checkout, before: str, after: str) -> None:
     if done.code != 0:
         raise SkillError(
             "checkout-failed",
-            f"{checkout.path!r} cannot follow: {git.reason(done)}",
+            f"{checkout.path!r} cannot follow: {done.error_text}",
             "clear what is named; the branch was not moved",
             exit_code=ExitCode.REFUSED,
         )
@@ -229,13 +235,13 @@ class Transaction:
     """
 
     def __init__(self, cwd: str, why: str) -> None:
-        argv = ["git", *git.SAFE_CONFIG, "update-ref", "--create-reflog", "-m", why, "--stdin"]
-        self.talk = Talk(argv, cwd=cwd, env=git.git_environment())
+        words = ["update-ref", "--create-reflog", "-m", why, "--stdin"]
+        self.talk = Talk(git.git_command(cwd, *words), env=git.git_environment())
 
     @property
     def trouble(self) -> str:
         """What git said when it would not go on."""
-        return git.advice_removed(self.talk.trouble)
+        return self.talk.trouble
 
     def prepare(self, ref: str, before: str, after: str) -> bool:
         """Lock the branch if it is where it is believed to be."""
@@ -255,15 +261,43 @@ class Transaction:
 # --- After a crash --------------------------------------------------------------------------
 
 
+class Place(NamedTuple):
+    """What stands at one path of a commit, an index or a checkout: its mode and its blob."""
+
+    mode: str
+    blob: str
+
+    @property
+    def is_link(self) -> bool:
+        """Whether it is a symbolic link."""
+        return self.mode == "120000"
+
+
+def checkout_at(repo: git.Repository, path: str) -> Checkout | None:
+    """The checkout that a killed command has recorded, whatever branch it is on by now.
+
+    None where it is no checkout of this repository any more. Raises SkillError
+    `operation-in-progress` (exit 3).
+    """
+    admins = {place: admin for admin, place in worktrees.registered(repo.common_dir).items()}
+    admins.setdefault(repo.main_root, repo.common_dir)
+    admin = admins.get(path)
+    if admin is None or not os.path.isdir(path):
+        return None
+    checkout = Checkout(path, admin)
+    require_idle(checkout)
+    return checkout
+
+
 def put_back(repo: git.Repository, checkout: Checkout, before: str, after: str) -> list[str]:
     """Bring a checkout back that had begun to follow when its command was killed.
 
-    A file is touched only where it holds exactly what `after` has there, or is missing; returns
-    the paths that hold something else, which stay as they are, and those that git cannot write.
-    Raises SkillError `index-locked` (exit 3), `git-failed`.
+    An entry of the index is touched only where it is that of `after`; a file only where it holds
+    what `after` has there, or a beginning of it, or is missing. What the user has committed since
+    is his. Returns the paths that hold something else, which stay as they are. Raises SkillError
+    `index-locked` (exit 3), `git-failed`.
     """
-    top = checkout.path
-    env = worktrees.at(top)
+    env = worktrees.at(checkout.path)
     lock = f"{checkout.admin_dir}/index.lock"
     if os.path.lexists(lock):
         raise refused(
@@ -272,103 +306,174 @@ def put_back(repo: git.Repository, checkout: Checkout, before: str, after: str) 
             "wait for it; if none is at work, delete that file yourself, then run this again",
         )
     paths = changed_paths(repo.common_dir, before, after)
-    staged = git.require_git(
-        top, "diff-index", "--cached", "-z", "--name-only", "--no-renames",
-        "--ignore-submodules=none", before, "--", env=env,
-    )  # fmt: skip
-    moved = set(paths) & set(staged.text.split("\0"))
-    if moved:
-        # The index had followed already, and the files with it: the way back is the same.
-        follow(checkout, after, before)
-        return []
-    old, new = entries(repo.common_dir, before, paths), entries(repo.common_dir, after, paths)
-    # The innermost first: a folder may have come where a file was.
-    kept = [p for p in sorted(new.keys() - old.keys(), reverse=True) if not take_away(top, p, new)]
-    restored: list[str] = []
-    for path in sorted(old):
-        place = os.path.join(top, path)
-        blocked = is_blocked(top, path)
-        kind = "other" if blocked else worktrees.kind_of(place)
-        if kind == "other" and old[path].mode == MODULE:
-            continue
-        if kind == "other" and not blocked:
-            with contextlib.suppress(OSError):
-                os.rmdir(place)
-                kind = "nothing"
-        found = found_at(top, path, kind)
-        if found is not None and found == old[path]:
-            continue
-        if kind == "nothing" or (found is not None and found == new.get(path)):
-            restored.append(path)
-        else:
-            kept.append(path)
-    words = b"".join(os.fsencode(path) + b"\0" for path in restored)
-    git.git(top, "checkout-index", "-q", "-f", "-u", "-z", "--stdin", stdin=words, env=env)
-    return kept + [p for p in restored if worktrees.kind_of(os.path.join(top, p)) == "nothing"]
+    old, new = places(repo.common_dir, before, paths), places(repo.common_dir, after, paths)
+    head = git.require_git(checkout.path, "rev-parse", "--verify", "HEAD^{commit}").text.strip()
+    here = old if head == before else places(repo.common_dir, head, paths)
+    paths = [path for path in paths if here.get(path) == old.get(path)]
+    index = index_places(checkout, paths)
+    moved = [path for path in paths if index.get(path) == new.get(path)]
+    if moved and not has_followed(checkout, after, before):
+        # Something of the user's is in the way of the whole: the index alone, entry by entry.
+        reset_index(checkout, moved, old)
+    index = index_places(checkout, paths)
+    kept = put_files_back(checkout, paths, old, new, index)
+    git.git(checkout.path, "update-index", "-q", "--refresh", env=env)
+    return kept
 
 
-class File(NamedTuple):
-    """A file, link or submodule: its mode as git has it, and its blob or commit."""
-
-    mode: str
-    blob: str
-
-
-def take_away(top: str, path: str, new: dict[str, File]) -> bool:
-    """Remove a file that only the new commit has, and folders that are empty then.
-
-    False when something else stands there.
-    """
-    place = os.path.join(top, path)
-    kind = "nothing" if is_blocked(top, path) else worktrees.kind_of(place)
-    if kind == "nothing":
-        return True
-    if kind == "other":
-        # A submodule's folder that git has made; any other one was there before.
-        if new[path].mode == MODULE:
-            worktrees.remove_empty([place])
-        return True
-    if found_at(top, path, kind) != new[path]:
+def has_followed(checkout: Checkout, before: str, after: str) -> bool:
+    """Whether the checkout could follow as a whole."""
+    try:
+        follow(checkout, before, after)
+    except SkillError:
         return False
-    worktrees.remove_file(place)
-    folders = path.split("/")[:-1]
-    depths = range(len(folders), 0, -1)
-    worktrees.remove_empty([os.path.join(top, *folders[:depth]) for depth in depths])
     return True
 
 
-def is_blocked(top: str, path: str) -> bool:
-    """Whether something that is no folder stands above a path: what lies beyond is not ours."""
-    parts = path.split("/")[:-1]
-    above = [os.path.join(top, *parts[: n + 1]) for n in range(len(parts))]
-    return any(os.path.lexists(p) and (os.path.islink(p) or not os.path.isdir(p)) for p in above)
-
-
-def entries(repo_dir: str, commit: str, paths: list[str]) -> dict[str, File]:
+def places(repo_dir: str, commit: str, paths: list[str]) -> dict[str, Place]:
     """What a commit has at these paths."""
     wanted = set(paths)
     done = git.require_git(repo_dir, "ls-tree", "-r", "-z", "--full-tree", commit)
-    rows = (entry.partition("\t") for entry in done.text.split("\0") if entry)
-    return {
-        path: File(info.split(" ")[0], info.split(" ")[2])
-        for info, _, path in rows
-        if path in wanted
-    }
+    found: dict[str, Place] = {}
+    for entry in done.text.split("\0"):
+        info, _, path = entry.partition("\t")
+        if path in wanted:
+            mode, _, blob = info.split(" ")
+            found[path] = Place(mode, blob)
+    return found
 
 
-def found_at(top: str, path: str, kind: str) -> File | None:
-    """The file or link in a checkout as it would be stored; None for anything else."""
-    env = worktrees.at(top)
-    place = os.path.join(top, path)
-    if kind == "link":
-        target = os.fsencode(os.readlink(place))
-        done = git.git(top, "hash-object", "--stdin", stdin=target)
-        mode = "120000"
-    elif kind == "file":
-        names = worktrees.quoted(path) + b"\n"
-        done = git.git(top, "hash-object", "--stdin-paths", stdin=names, env=env)
-        mode = "100755" if os.lstat(place).st_mode & stat.S_IXUSR else "100644"
-    else:
-        return None
-    # A filter that fails says nothing about what is there.
-    return File(mode, done.text.strip()) if done.code == 0 else None
+def index_places(checkout: Checkout, paths: list[str]) -> dict[str, Place]:
+    """What the index has at these paths; what a sparse checkout leaves out is none of them."""
+    wanted = set(paths)
+    env = worktrees.at(checkout.path)
+    done = git.require_git(checkout.path, "ls-files", "-t", "-s", "-z", "--full-name", env=env)
+    found: dict[str, Place] = {}
+    for entry in done.text.split("\0"):
+        info, _, path = entry.partition("\t")
+        if path in wanted:
+            tag, mode, blob, stage = info.split(" ")
+            found[path] = Place(mode if (tag, stage) == ("H", "0") else "", blob)
+    return found
+
+
+def reset_index(checkout: Checkout, paths: list[str], old: dict[str, Place]) -> None:
+    """Put entries of the index back; those that go come first, they may stand in the way."""
+    none = Place("0", worktrees.NULL_ID)
+    rows = sorted((path in old, old.get(path, none), path) for path in paths)
+    words = b"".join(os.fsencode(f"{p.mode} {p.blob}\t{path}\0") for _, p, path in rows)
+    git.require_git(
+        checkout.path, "update-index", "-z", "--index-info", stdin=words,
+        env=worktrees.at(checkout.path),
+    )  # fmt: skip
+
+
+def put_files_back(
+    checkout: Checkout,
+    paths: list[str],
+    old: dict[str, Place],
+    new: dict[str, Place],
+    index: dict[str, Place],
+) -> list[str]:
+    """Bring the files back whose index entries are back; returns those that are the user's."""
+    top = checkout.path
+    found = file_places(top, paths)
+
+    def holds(path: str, wanted: dict[str, Place], other: dict[str, Place]) -> bool:
+        here, there = found.get(path), wanted.get(path)
+        if here is None or there is None or here.is_link != there.is_link:
+            return False
+        # Where a file system knows no executable files, only the content tells.
+        decides = path in other and other[path].blob == there.blob
+        return here.blob == there.blob and (here.mode == there.mode or not decides)
+
+    def is_ours(path: str) -> bool:
+        return holds(path, new, old) or (path in new and is_begun(top, path, new[path]))
+
+    kept: list[str] = []
+    # What came goes first: it may stand where something else was.
+    for path in [path for path in paths if path not in old and path not in index]:
+        if new[path].mode == "160000":
+            worktrees.remove_empty([os.path.join(top, path)])
+        elif is_ours(path):
+            remove(top, path)
+        elif path in found:
+            kept.append(path)
+    restored: list[str] = []
+    for path in [path for path in paths if path in old and index.get(path) == old[path]]:
+        if holds(path, old, new):
+            continue
+        if path in found and is_ours(path):
+            worktrees.remove_file(os.path.join(top, path))
+        if stands(top, path) == "nothing" and is_way_free(top, path):
+            restored.append(path)
+        elif old[path].mode != "160000":
+            kept.append(path)
+    if restored:
+        words = b"".join(os.fsencode(path) + b"\0" for path in restored)
+        # Without -f nothing is overwritten.
+        git.require_git(
+            top, "checkout-index", "-u", "-z", "--stdin", stdin=words, env=worktrees.at(top)
+        )
+    return kept
+
+
+def file_places(top: str, paths: list[str]) -> dict[str, Place]:
+    """The files and links that stand at these paths of a checkout, as git would store them."""
+    kinds = {path: stands(top, path) for path in paths}
+    found: dict[str, Place] = {}
+    files = [path for path, kind in kinds.items() if kind == "file"]
+    if files:
+        names = b"".join(worktrees.quoted(path) + b"\n" for path in files)
+        words = ["hash-object", "--stdin-paths"]
+        blobs = git.require_git(top, *words, stdin=names, env=worktrees.at(top)).text.split()
+        for path, blob in zip(files, blobs, strict=True):
+            executable = os.lstat(os.path.join(top, path)).st_mode & 0o100
+            found[path] = Place("100755" if executable else "100644", blob)
+    for path in [path for path, kind in kinds.items() if kind == "link"]:
+        target = os.fsencode(os.readlink(os.path.join(top, path)))
+        blob = git.require_git(top, "hash-object", "--stdin", stdin=target).text.strip()
+        found[path] = Place("120000", blob)
+    return found
+
+
+def stands(top: str, path: str) -> str:
+    """What stands at a path of a checkout, as `worktrees.kind_of`; behind a link is nothing."""
+    folder = os.path.dirname(path)
+    while folder:
+        if os.path.islink(os.path.join(top, folder)):
+            return "nothing"
+        folder = os.path.dirname(folder)
+    return worktrees.kind_of(os.path.join(top, path))
+
+
+def is_way_free(top: str, path: str) -> bool:
+    """Whether every folder above a path is one, or is not there."""
+    folder = os.path.dirname(path)
+    while folder:
+        if worktrees.kind_of(os.path.join(top, folder)) in ("file", "link"):
+            return False
+        folder = os.path.dirname(folder)
+    return True
+
+
+def is_begun(top: str, path: str, place: Place) -> bool:
+    """Whether a file holds the beginning of what git was to write there.
+
+    Git writes a file under its own name: when it is killed, that is what it leaves. It holds no
+    byte that the commit does not hold.
+    """
+    if place.is_link or stands(top, path) != "file":
+        return False
+    with open(os.path.join(top, path), "rb") as file:
+        content = file.read()
+    words = ["cat-file", "--filters", f"--path={path}", place.blob]
+    return not content or git.require_git(top, *words).stdout.startswith(content)
+
+
+def remove(top: str, path: str) -> None:
+    """Remove a file and the folders that are empty then."""
+    worktrees.remove_file(os.path.join(top, path))
+    above = path.split("/")[:-1]
+    folders = ["/".join(above[:depth]) for depth in range(len(above), 0, -1)]
+    worktrees.remove_empty([os.path.join(top, folder) for folder in folders])

@@ -52,7 +52,8 @@ def undo(repo: git.Repository, integration_id: str, timeout: float, *, dry_run: 
         made = plan(target, tip, way, checkout)
         integrations.save(repo.common_dir, made)
         try:
-            done, checks = carry_out(repo, made, target, way, checkout, timeout)
+            with checking.marked(made.id):
+                done, checks = carry_out(repo, made, target, way, checkout, timeout)
         except BaseException:
             abandon(repo, made.id)
             raise
