@@ -596,7 +596,7 @@ class Bench:
     def branches(self, repo: str, names: list[str], *, shared: bool) -> None:
         """Branches with one commit each that merge cleanly, in files of their own or in one."""
         lines = [f"line {number}\n" for number in range(20 * len(names))]
-        script = []
+        script: list[str] = []
         for number, name in enumerate(names):
             mine = list(lines)
             mine[20 * number + 10] = f"changed by {name}\n"

@@ -69,8 +69,7 @@ class History:
 
     def reconciled(self, one: str, two: str) -> str | None:
         """What becomes of the file."""
-        versions = [self.blob(name) for name in ("main", one, two)]
-        made = reconcile(*versions, self.name)
+        made = reconcile(self.blob("main"), self.blob(one), self.blob(two), self.name)
         return None if made is None else made.decode()
 
 

@@ -142,7 +142,7 @@ def merge_all(
             break
         if len(found) < len(pairs):
             # It ends at the first pair that it cannot even try.
-            why = git.reason(done) or f"git merge-tree ended with {done.code}"
+            why = done.error_text or f"git merge-tree ended with {done.code}"
             if "usage: git merge-tree" in why or "unknown option" in why:
                 raise missing("git-too-old", "git merge-tree --write-tree needs git 2.39 or newer")
             found.append(Merged("unknown", why=why))
@@ -291,12 +291,12 @@ def write_commit(
             "GIT_AUTHOR_EMAIL": author.email,
             "GIT_AUTHOR_DATE": author.date,
         }
-    argv = ["git", *git.SAFE_CONFIG, "-c", "i18n.commitEncoding=UTF-8", "commit-tree"]
+    argv = git.git_command(repo_dir, "-c", "i18n.commitEncoding=UTF-8", "commit-tree")
     argv += ["-S"] if signing.wanted else []
     argv += [word for parent in parents for word in ("-p", parent)]
     try:
         done = run(
-            [*argv, tree], cwd=repo_dir, env=variables, stdin=message,
+            [*argv, tree], env=variables, stdin=message,
             timeout=signing.limit if signing.wanted else None,
         )  # fmt: skip
     except SkillError as error:
@@ -307,8 +307,8 @@ def write_commit(
         raise
     if done.code != 0:
         if signing.wanted:
-            raise unsigned(git.reason(done))
-        raise SkillError("git-failed", f"git commit-tree failed: {git.reason(done)}")
+            raise unsigned(done.error_text)
+        raise SkillError("git-failed", f"git commit-tree failed: {done.error_text}")
     return done.text.strip()
 
 

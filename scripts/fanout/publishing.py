@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import stat
 
 from fanout import git, records, worktrees
 from fanout.errors import ExitCode, SkillError, refused
