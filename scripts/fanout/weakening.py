@@ -18,8 +18,8 @@ SOURCES = frozenset(
     }
 )  # fmt: skip
 NAMED = re.compile(
-    r"(?:^|/)(?:test_[^/]+|conftest|[^/]+[._-](?:test|tests|spec|specs)|[^/]*[a-z0-9](?:Test|Tests"
-    r"|Spec|IT)|Test[A-Z][^/]*)\.[A-Za-z0-9]+$"
+    r"(?:^|/)(?:test_[^/]+|conftest|[^/]+[._-](?:test|tests|spec|specs)|[^/]*[A-Za-z0-9](?:Test|Tests"
+    r"|Spec)|[^/]*[a-z0-9]IT|Test[A-Z][^/]*)\.[A-Za-z0-9]+$"
 )
 ASSERTIONS = re.compile(
     r"\bassert\w*|\bexpect\w*\s*[(!]|\.should\b|\bshould\.\w|\brequire\.\w+\(|\bpytest\.raises\b"
