@@ -231,6 +231,19 @@ def test_the_checks_of_a_task_are_those_of_its_run(world: World, integrate: Call
     assert data["worker"]["owns"] == ["src/**"]
 
 
+def test_the_changelog_entry_is_shown_from_the_worktree(world: World, integrate: Call) -> None:
+    tree = world.quick("w1")
+    commit(world, tree, {"a.txt": "a\n"})
+    assert integrate("review", "w1").data["changelog"]["missing"] is True
+    assert "  changelog no entry" in world.run("review", "w1", script=INTEGRATE).out
+    write(tree, {".worker-runs/changelog/w1.md": f"### Added\n\n- A thing. token = '{SECRET}'\n"})
+    found = integrate("review", "w1").data["changelog"]
+    (entry,) = found["entries"]
+    assert (entry["source"], entry["path"]) == ("worktree", ".worker-runs/changelog/w1.md")
+    assert "- A thing. token = '[redacted]'" in entry["text"]
+    assert (found["missing"], found["problems"]) == (False, [])
+
+
 # --- Limits ---------------------------------------------------------------------------------
 
 

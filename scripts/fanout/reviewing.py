@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fanout import approvals, diffing, flagging, git, redacting, scope, verdicts
+from fanout import approvals, changelog, diffing, flagging, git, redacting, scope, verdicts
 from fanout import candidates as work
 from fanout import workers as life
 from fanout.copies import is_our_copy
@@ -74,7 +74,7 @@ class Review(NamedTuple):
     flags: list[Flag]
     views: dict[str, View]
     checks: list[dict[str, Any]]
-    changelog: dict[str, Any] | None
+    changelog: dict[str, Any]
     standing: Standing
     dirty: list[str]
     outside: list[str]
@@ -145,6 +145,7 @@ def review(repo: git.Repository, choice: Choice, candidate: Candidate, wish: Wis
     if not commits:
         flags.append(flagging.Flag("no-commits", []))
     values = flagging.secret_values(blobs)
+    entries = changelog.find(repo, candidate)
 
     def clean(text: str) -> str:
         return redacting.redact(text, values)
@@ -165,8 +166,8 @@ def review(repo: git.Repository, choice: Choice, candidate: Candidate, wish: Wis
         flags=flags,
         views={name: view._replace(text=clean(view.text)) for name, view in views.items()},
         checks=recorded_checks(choice, candidate),
-        changelog=changelog_of(repo, candidate),
-        standing=approvals.standing(candidate, verdicts.changelog_digest(repo, candidate)),
+        changelog=changelog_row(entries, clean),
+        standing=approvals.standing(candidate, entries.digest),
         dirty=dirty,
         outside=outside,
         trouble=trouble,
@@ -238,9 +239,19 @@ def recorded_checks(choice: Choice, candidate: Candidate) -> list[dict[str, Any]
     ]
 
 
-def changelog_of(repo: git.Repository, candidate: Candidate) -> dict[str, Any] | None:  # noqa: ARG001
-    """The changelog entries that a candidate brings; None where they are not looked for."""
-    return None
+def changelog_row(found: changelog.Found, clean: Callable[[str], str]) -> dict[str, Any]:
+    """The object `changelog`: what a candidate says about its change, and where."""
+    entries = [
+        {"source": entry.source, "path": entry.path, "text": clean(entry.text)}
+        for entry in found.entries
+    ]
+    problems = [{"code": code, "message": clean(why)} for code, why in found.problems]
+    return {
+        "entries": entries,
+        "paths": found.paths,
+        "problems": problems,
+        "missing": found.missing,
+    }
 
 
 # --- Flags ----------------------------------------------------------------------------------

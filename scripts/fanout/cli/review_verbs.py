@@ -201,6 +201,7 @@ def review_text(found: Review) -> str:
     ]
     if found.trouble:
         lines.append(f"  trouble   {found.trouble}")
+    lines += [f"  changelog {where}" for where in changelog_places(found.changelog)]
     lines += [f"  check     {c['status']}: {c['command']} (log {c['log']})" for c in found.checks]
     for flag in found.flags:
         names = ", ".join(flag.paths[:PATHS])
@@ -211,6 +212,14 @@ def review_text(found: Review) -> str:
     for view in found.views.values():
         lines += view_lines(view)
     return plain_text("\n".join(lines))
+
+
+def changelog_places(changelog: dict[str, Any]) -> list[str]:
+    """Where a candidate's changelog entries are, for a person."""
+    places = [f"{entry['path']} ({entry['source']})" for entry in changelog["entries"]]
+    places += [path for path in changelog["paths"] if path not in places]
+    places += [f"{row['code']}: {row['message']}" for row in changelog["problems"]]
+    return places or ["no entry"]
 
 
 def view_lines(view: View) -> list[str]:
