@@ -10,7 +10,7 @@ import pytest
 
 from runner_world import CHANGE, COMMIT, Runner, statuses, task
 from test_runners import nothing_was_made
-from test_runners_alike import demand_the_same, pair, run_both
+from test_runners_alike import BOOM, demand_the_same, pair, run_both
 from world import Ran
 
 __all__ = ["pair"]
@@ -122,6 +122,42 @@ def demand_refused_gate(runner: Runner, ran: Ran, what: str) -> None:
     assert statuses(manifest["postflight"]) == ["not-started"] * len(manifest["postflight"])
     assert not runner.folder.joinpath("rollback.sh").exists(), what
     nothing_was_made(runner)
+
+
+def test_conditions_of_backups_and_tasks(pair: list[Runner]) -> None:
+    """Every kind of condition; `backup_passed` is false for a backup that was skipped."""
+    for each in pair:
+        each.plan(
+            task("taken", when={"backup_passed": "taken"}),
+            task("left", when={"backup_passed": "left"}),
+            task("set", when={"env": "SET"}),
+            task("empty", when={"env": "EMPTY"}),
+            task("equal", when={"env": {"SET": BOOM, "EMPTY": ""}}),
+            task("unequal", when={"env": {"SET": BOOM[:-1]}}),
+            task("there", when={"path_exists": "README.md"}),
+            task("gone", when={"path_exists": "gone/x"}),
+            task("string", when="test -f README.md"),
+            task("list", when=["test", "-f", "gone"]),
+            task("not", when={"not": "exit 2"}),
+            task("all", when={"all": [{"env": "SET"}, {"not": {"path_exists": "gone"}}]}),
+            task("any", when={"any": [{"env": "EMPTY"}, "exit 1"]}),
+            task("any-too", when={"any": [{"env": "UNSET"}, "exit 1", ["true"]]}),
+            task("step", verify=[{"run": "exit 1", "when": {"env": "EMPTY"}}, "true"]),
+            backups=[{"name": "taken", "run": "true", "when": "exit 0"},
+                     {"name": "left", "run": "exit 1", "when": "exit 125"}],
+        )  # fmt: skip
+    runs = run_both(pair, SET=BOOM, EMPTY="")
+    passed = {"taken", "set", "equal", "there", "string", "not", "all", "any-too", "step"}
+    for each, ran in zip(pair, runs, strict=True):
+        assert ran.code == 0, ran.err
+        assert statuses(each.manifest["backups"]) == ["passed", "skipped"]
+        rows = each.statuses()
+        assert {name for name, word in rows.items() if word == "passed"} == passed
+        assert {word for name, word in rows.items() if name not in passed} == {"skipped"}
+        assert statuses(each.tasks()["step"]["verify"]) == ["skipped", "passed"]
+        assert each.world.branches() == passed | {"main"}, "a skipped task leaves nothing"
+        assert not list(each.world.root.rglob("PWN"))
+    demand_the_same(pair, runs)
 
 
 # --- Tasks ----------------------------------------------------------------------------------

@@ -206,35 +206,6 @@ def report_commands_work(runner: Runner) -> None:
 # --- The gate -------------------------------------------------------------------------------
 
 
-def test_conditions_of_backups_and_tasks(runner: Runner) -> None:
-    """Every kind of condition; `backup_passed` is false for a backup that was skipped."""
-    runner.plan(
-        task("taken", when={"backup_passed": "taken"}),
-        task("left", when={"backup_passed": "left"}),
-        task("set", when={"env": "SET"}),
-        task("empty", when={"env": "EMPTY"}),
-        task("equal", when={"env": {"SET": "v 'x'", "EMPTY": ""}}),
-        task("unequal", when={"env": {"SET": "v"}}),
-        task("there", when={"path_exists": "README.md"}),
-        task("gone", when={"path_exists": "gone/x"}),
-        task("string", when="test -f README.md"),
-        task("list", when=["test", "-f", "gone"]),
-        task("all", when={"all": [{"env": "SET"}, {"not": {"path_exists": "gone"}}]}),
-        task("any", when={"any": [{"env": "EMPTY"}, "exit 1"]}),
-        task("step", verify=[{"run": "exit 1", "when": {"env": "EMPTY"}}, "true"]),
-        backups=[{"name": "taken", "run": "true", "when": "exit 0"},
-                 {"name": "left", "run": "exit 1", "when": "exit 125"}],
-        max_parallel=4,
-    )  # fmt: skip
-    runner.ends(0, SET="v 'x'", EMPTY="")
-    assert statuses(runner.manifest["backups"]) == ["passed", "skipped"]
-    passed = {"taken", "set", "equal", "there", "string", "all", "step"}
-    assert {name for name, word in runner.statuses().items() if word == "passed"} == passed
-    assert {word for name, word in runner.statuses().items() if name not in passed} == {"skipped"}
-    assert statuses(runner.tasks()["step"]["verify"]) == ["skipped", "passed"]
-    assert runner.world.branches() == passed | {"main"}, "a skipped task leaves nothing"
-
-
 def test_what_is_missing_is_told_before_anything_is_made(runner: Runner) -> None:
     """Exit codes 2 and 4, and the words of the user; nothing is changed."""
     runner.plan(task("one"), base="no-such-branch")

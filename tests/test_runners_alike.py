@@ -189,20 +189,6 @@ DRAWN: dict[str, tuple[dict[str, Any], list[Call]]] = {
         },
         ALL,
     ),
-    "conditions of every kind": (
-        {
-            "tasks": [
-                task("env", when={"env": "GIVEN"}),
-                task("equal", when={"env": {"GIVEN": BOOM}}),
-                task("path", when={"path_exists": "README.md"}),
-                task("all", when={"all": [{"env": "GIVEN"}, {"not": {"path_exists": "gone"}}]}),
-                task("any", when={"any": [{"env": "GONE"}, "exit 1", ["true"]]}),
-                task("not", when={"not": "exit 2"}),
-                task("slow", when={"run": "sleep 60", "timeout_seconds": 0.2}),
-            ]
-        },
-        [([], {"GIVEN": BOOM})],
-    ),
     "values and quoting": (
         {
             "variables": {"A": BOOM, "B": "two words\nand lines\n", "C": "", "D": "ü \U0001f600"},
@@ -286,6 +272,7 @@ DRAWN: dict[str, tuple[dict[str, Any], list[Call]]] = {
                     COMMIT,
                     verify=[{"name": "v", "run": "sleep 60", "timeout_seconds": 0.2}],
                 ),
+                task("condition", when={"run": "sleep 60", "timeout_seconds": 0.2}),
             ]
         },
         ALL,
