@@ -27,12 +27,14 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "scripts")]
 
 # Every room is imported before the forks, which would each import it anew.
 ROOMS = [
+    "capturing",
     "cleaning",
     "cli.job_verbs",
     "cli.worker_verbs",
     "resuming",
     "sending",
     "spawning",
+    "stopping",
     "waiting",
 ]
 for room in ROOMS:
@@ -360,7 +362,7 @@ class Send(Case):
         if not log.exists():
             words = ["--prompt-mode", "none", "--settle", "0"]
             self.done("spawn", "echo", "--prompt", "x", *world.fake("echo"), *words)
-            wait_for(lambda: "READY" in world.ok("capture", "echo")["text"], "the agent is ready")
+            wait_for(lambda: "READY" in self.screen(), "the agent is ready")
         text = f"text-{name}-end"
         killed = call(world, "send", "echo", "--prompt", text, kill_at=step)
         if killed.code is None:
@@ -370,10 +372,14 @@ class Send(Case):
         tail = log.read_bytes().split(text.encode())[1]
         assert tail.startswith(b"\x1b[201~"), tail
         assert b"\r" in tail, tail
-        taken = wait_for(lambda: world.ok("capture", "echo")["text"].split("took")[1:], "taken", 5)
+        taken = wait_for(lambda: self.screen().split("took")[1:], "taken", 5)
         assert taken[-1].split()[0] == str(len(text))
         assert not (world.record("echo") / "sending.json").exists()
         return killed.code is None
+
+    def screen(self) -> str:
+        """What the agent has printed."""
+        return self.done("capture", "echo").answer["data"]["text"]
 
     def finish(self, names: list[str]) -> None:
         """Its only worker goes with the world."""
