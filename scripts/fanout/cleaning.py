@@ -361,10 +361,12 @@ def remove_all(repo: git.Repository, cases: list[Case], choice: Choice) -> list[
                 results.append(Result(case.worker.name, False, reasons))
             else:
                 aside.append(at_aside(case))
+        unended = end_stray_agents(aside)
         working = proctree.working_directories()
         while aside:
             progress(f"{aside[0].worker.name}: removing")
-            outcome = remove_one(repo, aside[0], choice, working)
+            left = unended.get(aside[0].worker.name, [])
+            outcome = remove_one(repo, aside[0], choice, working, left)
             if isinstance(outcome, Gone):
                 gone.append(outcome)
             else:
@@ -397,6 +399,17 @@ def set_aside(repo: git.Repository, case: Case) -> list[Stake]:
     return []
 
 
+def end_stray_agents(cases: list[Case]) -> dict[str, list[proctree.Process]]:
+    """End the agents whose folder is gone, all together; by name, the processes that still live."""
+    stray = [case for case in cases if case.gone and not case.dropping]
+    endings = [
+        proctree.Ending(life.live_roots(case.worker, case.panes), case.worker.mark)
+        for case in stray
+    ]
+    left = proctree.end_trees(endings, grace=3.0) if stray else []
+    return {case.worker.name: alive for case, alive in zip(stray, left, strict=True)}
+
+
 def at_aside(case: Case) -> Case:
     """The same case, with its tree set aside."""
     return case._replace(root=worktrees.aside_path(case.worker.worktree))
@@ -426,11 +439,22 @@ class Proof(NamedTuple):
 
 
 def remove_one(
-    repo: git.Repository, case: Case, choice: Choice, working: list[tuple[proctree.Process, str]]
+    repo: git.Repository,
+    case: Case,
+    choice: Choice,
+    working: list[tuple[proctree.Process, str]],
+    unended: list[proctree.Process],
 ) -> Result | Gone:
-    """The second look at a tree that stands aside, and then its end."""
+    """The second look at a tree that stands aside, and then its end.
+
+    `unended` is what would not end of an agent whose folder is gone.
+    """
     name = case.worker.name
     try:
+        if unended:
+            return Result(
+                name, False, [Stake("running", [f"{p.pid} {p.command}" for p in unended])]
+            )
         proof = prove(repo, case, choice, working)
     except (SkillError, OSError) as error:
         proof = [trouble(error)]
@@ -466,9 +490,6 @@ def prove(
             saved = rescue.save_commits(common, worker.name, commits)
             notes.append(f"its commits are kept under {saved}")
         if case.gone and not case.dropping:
-            left = proctree.end_tree(life.live_roots(worker, case.panes), worker.mark, grace=3.0)
-            if left:
-                return [Stake("running", [f"{p.pid} {p.command}" for p in left])]
             notes.append("its folder was gone")
     else:
         reasons += place_reasons(worker, case.root) + process_reasons(case.root, working, set())
@@ -490,7 +511,8 @@ def prove(
 class Gone(NamedTuple):
     """A worker whose tree stands aside without its entry; its session and record still are.
 
-    `wanted` says that its branch is still to be deleted; `parents` may go with the tree.
+    `wanted` says that its branch is still to be deleted; `parents` may go with the tree, and so
+    does what stood in its entry, which `entry` is now.
     """
 
     case: Case
@@ -499,6 +521,7 @@ class Gone(NamedTuple):
     saved: str | None
     notes: list[str]
     parents: list[str]
+    entry: str
 
 
 def finish(repo: git.Repository, proof: Proof, choice: Choice) -> Gone:
@@ -507,18 +530,24 @@ def finish(repo: git.Repository, proof: Proof, choice: Choice) -> Gone:
     worker = case.worker
     keep_runs(common, worker, case.root)
     parents = folders_around(repo, worker)
-    drop_entry(common, case)
-    deleted = wanted = False
-    if choice.branch_delete:
-        safe = case.merged or proof.saved is not None
+    entry = drop_entry(common, case)
+    safe = case.merged or proof.saved is not None
+    # Who holds it is looked at once for all.
+    wanted = choice.branch_delete and safe and case.tip is not None
+    deleted = False
+    if choice.branch_delete and not wanted:
         why = branch_reason(repo, case, safe)
-        # One that only other branches hold goes at once: the next is decided without it.
-        wanted = why is None and safe
-        if why is None and not safe:
+        if why is None:
+            # One that only other branches hold goes at once: the next is decided without it.
             deleted = delete_branch(common, case, notes)
-        elif why is not None:
-            notes.append(f"the branch {worker.branch!r} was kept: {why}")
-    return Gone(case, wanted, deleted, proof.saved, notes, parents)
+        else:
+            notes.append(kept_branch(worker, why))
+    return Gone(case, wanted, deleted, proof.saved, notes, parents, entry)
+
+
+def kept_branch(worker: Worker, why: str) -> str:
+    """The note that a branch was not deleted."""
+    return f"the branch {worker.branch!r} was kept: {why}"
 
 
 def delete_branch(common_dir: str, case: Case, notes: list[str]) -> bool:
@@ -526,17 +555,18 @@ def delete_branch(common_dir: str, case: Case, notes: list[str]) -> bool:
     try:
         git.delete_branch(common_dir, case.worker.branch, case.tip or "")
     except SkillError as error:
-        notes.append(f"the branch {case.worker.branch!r} was kept: {error.message}")
+        notes.append(kept_branch(case.worker, error.message))
         return False
     return True
 
 
 def delete_trees(gone: list[Gone]) -> dict[str, str]:
     """Delete the trees that stand aside; returns by name why one is still there."""
-    worktrees.remove_quickly([each.case.root for each in gone])
+    worktrees.remove_quickly([path for each in gone for path in (each.case.root, each.entry)])
     left: dict[str, str] = {}
     for each in gone:
         try:
+            worktrees.remove_tree(each.entry)
             worktrees.remove_tree(each.case.root)
             worktrees.remove_empty(each.parents)
         except OSError as error:
@@ -544,8 +574,17 @@ def delete_trees(gone: list[Gone]) -> dict[str, str]:
     return left
 
 
-def delete_branches(common_dir: str, gone: list[Gone]) -> list[Gone]:
+def delete_branches(repo: git.Repository, gone: list[Gone]) -> list[Gone]:
     """Delete the branches that may go, in one process if all still are where they were found."""
+    common_dir = repo.common_dir
+    if not any(each.wanted for each in gone):
+        return gone
+    holders = worktrees.holders(common_dir, repo.main_root)
+    for number, each in enumerate(gone):
+        why = held_elsewhere(each.case, holders.get(each.case.worker.branch_ref, []))
+        if each.wanted and why is not None:
+            each.notes.append(kept_branch(each.case.worker, why))
+            gone[number] = each._replace(wanted=False)
     wanted = [each for each in gone if each.wanted]
     if not wanted:
         return gone
@@ -565,7 +604,7 @@ def delete_branches(common_dir: str, gone: list[Gone]) -> list[Gone]:
 def conclude(repo: git.Repository, gone: list[Gone]) -> list[Result]:
     """Delete trees and branches and end sessions, all together, and put the records away."""
     left = delete_trees(gone)
-    gone = delete_branches(repo.common_dir, gone)
+    gone = delete_branches(repo, gone)
     sessions: dict[Server, list[str]] = {}
     for case in (each.case for each in gone):
         pane = life.own_pane(case.worker, case.panes)
@@ -578,7 +617,7 @@ def conclude(repo: git.Repository, gone: list[Gone]) -> list[Result]:
         except SkillError as error:
             failed[server] = error.message
     results: list[Result] = []
-    for case, _, deleted, saved, notes, _ in gone:
+    for case, _, deleted, saved, notes, _, _ in gone:
         worker = case.worker
         if worker.name in left:
             # Half a tree is never put back: the next call goes on from here.
@@ -605,10 +644,10 @@ def branch_reason(repo: git.Repository, case: Case, safe: bool) -> str | None:
     worker, tip = case.worker, case.tip
     if tip is None:
         return "it is no longer there"
-    holders = worktrees.holders_of(repo.common_dir, repo.main_root, worker.branch_ref)
-    others = [path for path in holders if path not in (worker.worktree, case.root)]
-    if others:
-        return f"it is checked out in {others[0]!r}"
+    holders = worktrees.holders(repo.common_dir, repo.main_root)
+    why = held_elsewhere(case, holders.get(worker.branch_ref, []))
+    if why is not None:
+        return why
     if safe:
         return None
     if tip != worker.base and not git.is_ancestor(repo.common_dir, tip, worker.base):
@@ -620,6 +659,12 @@ def branch_reason(repo: git.Repository, case: Case, safe: bool) -> str | None:
     return "no other branch or tag holds its commit" if done.text.strip() else None
 
 
+def held_elsewhere(case: Case, holders: list[str]) -> str | None:
+    """Which other checkout has the branch, or None."""
+    others = [path for path in holders if path not in (case.worker.worktree, case.root)]
+    return f"it is checked out in {others[0]!r}" if others else None
+
+
 def keep_loose_commits(repo: git.Repository, worker: Worker, choice: Choice) -> str | None:
     """Keep the commits that only the files which go with a worker name: reflogs and the like."""
     files = list(rescue.naming_files(worker.admin_dir))
@@ -629,19 +674,22 @@ def keep_loose_commits(repo: git.Repository, worker: Worker, choice: Choice) -> 
     return rescue.keep_commits(repo.common_dir, worker.name, commits)
 
 
-def drop_entry(common_dir: str, case: Case) -> None:
-    """Remove exactly the administrative entry of a tree that stands aside."""
+def drop_entry(common_dir: str, case: Case) -> str:
+    """Take exactly the administrative entry of a tree that stands aside out of git's sight.
+
+    Returns where it is now, to be deleted.
+    """
     worker = case.worker
     admin = worker.admin_dir
+    record = records.worker_dir(common_dir, worker.name)
     if os.path.isdir(admin) and worktrees.owns_admin_dir(admin, worker.worktree):
         if case.gone:
             # The tree may have been moved out of sight: its entry is kept with the record.
-            record = records.worker_dir(common_dir, worker.name)
             os.rename(admin, free_path(record, "git-worktree"))
         else:
             keep_modules(common_dir, worker)
-            record = records.worker_dir(common_dir, worker.name)
-            worktrees.drop_admin_dir(common_dir, admin, record)
+            worktrees.take_admin_dir(common_dir, admin, record)
+    return worktrees.taken_entry(record)
 
 
 def keep_modules(common_dir: str, worker: Worker) -> None:

@@ -224,11 +224,16 @@ def folders_around(repo: git.Repository, worker: Worker) -> list[str]:
 
 def keep_runs(common_dir: str, worker: Worker, root: str) -> None:
     """Move the worker's own records out of the tree into its record, which is archived."""
-    import shutil
-
     source = os.path.join(root, life.RUNS)
     if os.path.isdir(source) and not os.path.islink(source):
-        shutil.move(source, free_path(records.worker_dir(common_dir, worker.name), "worktree-runs"))
+        place = free_path(records.worker_dir(common_dir, worker.name), "worktree-runs")
+        try:
+            os.rename(source, place)
+        except OSError:
+            # On another file system. The import takes longer than twenty renames.
+            import shutil
+
+            shutil.move(source, place)
 
 
 def free_path(folder: str, name: str) -> str:

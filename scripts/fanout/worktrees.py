@@ -131,22 +131,28 @@ def holder_of(common_dir: str, main_root: str, branch_ref: str) -> str | None:
 
 def holders_of(common_dir: str, main_root: str, branch_ref: str) -> list[str]:
     """All checkouts that have a branch checked out, are rebasing it, or bisect from it."""
+    return holders(common_dir, main_root).get(branch_ref, [])
+
+
+def holders(common_dir: str, main_root: str) -> dict[str, list[str]]:
+    """By branch, the checkouts that have it checked out, are rebasing it, or bisect from it."""
     folder = os.path.join(common_dir, "worktrees")
     entries = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    short = branch_ref.removeprefix("refs/heads/")
-    wanted = {
-        "HEAD": f"ref: {branch_ref}",
-        "rebase-merge/head-name": branch_ref,
-        "rebase-apply/head-name": branch_ref,
-        "BISECT_START": short,
-    }
-    holding = [
-        admin
-        for admin in (common_dir, *(f"{folder}/{entry}" for entry in entries))
-        if any(first_line(f"{admin}/{name}") == line for name, line in wanted.items())
-    ]
-    paths = [main_root if admin == common_dir else registered_path(admin) for admin in holding]
-    return [path for path in paths if path is not None]
+    found: dict[str, list[str]] = {}
+    for admin in (common_dir, *(f"{folder}/{entry}" for entry in entries)):
+        path = main_root if admin == common_dir else registered_path(admin)
+        head = first_line(f"{admin}/HEAD") or ""
+        start = first_line(f"{admin}/BISECT_START")
+        held = {
+            head.removeprefix("ref: ") if head.startswith("ref: ") else None,
+            first_line(f"{admin}/rebase-merge/head-name"),
+            first_line(f"{admin}/rebase-apply/head-name"),
+            f"refs/heads/{start}" if start else None,
+        }
+        for ref in held:
+            if ref is not None and path is not None:
+                found.setdefault(ref, []).append(path)
+    return found
 
 
 def first_line(path: str) -> str | None:
@@ -620,7 +626,13 @@ def owns_admin_dir(admin_dir: str, worktree: str) -> bool:
 
 
 def drop_admin_dir(common_dir: str, admin_dir: str, record: str) -> None:
-    """Remove exactly one administrative entry, by way of a worker's record.
+    """Remove exactly one administrative entry, by way of a worker's record."""
+    take_admin_dir(common_dir, admin_dir, record)
+    remove_tree(taken_entry(record))
+
+
+def take_admin_dir(common_dir: str, admin_dir: str, record: str) -> None:
+    """Move exactly one administrative entry into a worker's record.
 
     What a kill leaves there goes with the record.
     """
@@ -628,10 +640,13 @@ def drop_admin_dir(common_dir: str, admin_dir: str, record: str) -> None:
         raise SkillError(
             "worktree-mismatch", f"{admin_dir!r} is not a worktree entry of this repository"
         )
-    trash = os.path.join(record, "dropped-entry")
-    remove_tree(trash)
-    os.rename(admin_dir, trash)
-    remove_tree(trash)
+    remove_tree(taken_entry(record))
+    os.rename(admin_dir, taken_entry(record))
+
+
+def taken_entry(record: str) -> str:
+    """Where `take_admin_dir` puts an entry."""
+    return os.path.join(record, "dropped-entry")
 
 
 def remove_quickly(paths: list[str]) -> None:
