@@ -45,11 +45,22 @@ class Report(NamedTuple):
     checkout_trouble: str
 
 
-def take_stock(repo: git.Repository, found: list[Candidate], target: str, wish: Wish) -> Report:
-    """Look at all candidates; changes nothing."""
+def take_stock(
+    repo: git.Repository,
+    found: list[Candidate],
+    target: str,
+    wish: Wish,
+    errors: list[SkillError],
+) -> Report:
+    """Look at all candidates; changes nothing. `errors` are of records that cannot be read."""
     everything, damaged = integrations.load_all(repo.common_dir)
-    tip = git.ref_commit(repo.common_dir, target) or ""
-    rows = [row_of(repo, c, c.target or target, tip, wish, everything) for c in found]
+    targets = dict.fromkeys(c.target or target for c in found)
+    tips = {ref: git.ref_commit(repo.common_dir, ref) or "" for ref in targets}
+    rows = [
+        row_of(repo, c, ref, tips[ref], wish, everything)
+        for c in found
+        for ref in (c.target or target,)
+    ]
     trouble = ""
     try:
         publishing.checkout_of(repo, target)
@@ -60,7 +71,7 @@ def take_stock(repo: git.Repository, found: list[Candidate], target: str, wish: 
         current=repo.branch or "",
         rows=rows,
         integrations=everything,
-        damaged=[error.message for error in damaged],
+        damaged=[error.message for error in (*errors, *damaged)],
         checkout_trouble=trouble,
     )
 
@@ -86,9 +97,12 @@ def row_of(
         return Row(candidate, state, code, why, "", row)
     assert part is not None
     # What failed last may fail again; it is told until something is tried anew.
-    for integration in reversed(mine):
-        for blocked in integration.blocked if integration.state == "failed" else []:
-            if blocked["name"] == candidate.name:
+    failed = [i for i in mine if i.state == "failed" and i.branch == target][-1:]
+    for integration in failed:
+        # A branch that is red by itself blocks all, until it moves.
+        names = [candidate.name, *([integration.short_branch] if integration.before == tip else [])]
+        for blocked in integration.blocked:
+            if blocked["name"] in names:
                 more = {k: v for k, v in blocked.items() if k not in ("name", "code", "why")}
                 return Row(
                     candidate, "blocked", blocked["code"], blocked["why"], integration.id, more

@@ -303,6 +303,9 @@ class Attempt:
             tip = self.integration.before
             built = self.build(tip, self.parts)
             if built.stopped is not None:
+                # A report finds by these what was tried.
+                merged = building.rows(self.parts, built)
+                self.integration = self.integration._replace(merged=merged)
                 raise Blocked(*conflicts(common, tip, self.parts, built, self.wish.recipe))
             publishing.require_free(
                 self.checkout, publishing.changed_paths(common, tip, built.commit)

@@ -393,11 +393,13 @@ def stock(
         found, damaged = candidates.recorded(repo)
     wish = Wish([], 1.0, Recipe("merge", b"", Signing(False)), {}, False)
     target = original_branch(repo, found, options.into)
-    taken = handover.take_stock(repo, found, target, wish)
-    taken = taken._replace(damaged=[*(error.message for error in damaged), *taken.damaged])
+    if options.into:
+        found = [candidate._replace(target=target) for candidate in found]
+    taken = handover.take_stock(repo, found, target, wish, damaged)
 
-    def command(*words: str) -> str:
-        return own_command(repo, *words)
+    def command(verb: str, *words: str) -> str:
+        more = into(options) if verb in ("forecast", "merge") else []
+        return own_command(repo, verb, *words, *more)
 
     return handover.to_json(taken), handover.next_actions(taken, choice, command), choice
 
