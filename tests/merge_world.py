@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from fanout.cli.integrate_workers import main
+from fanout.cli import agent_workers, integrate_workers
 from world import SCRIPTS, Ran, World
 
 INTEGRATE = SCRIPTS / "integrate_workers.py"
@@ -156,7 +156,17 @@ class Merges:
 
     # --- the command ---
 
-    def call(self, *words: str, cwd: Path | None = None, as_json: bool = True) -> Ran:
+    def cleanup(self, *words: str) -> Ran:
+        """Run `agent_workers.py cleanup` with --json; the answer."""
+        return self.call("cleanup", *words, main=agent_workers.main)
+
+    def call(
+        self,
+        *words: str,
+        cwd: Path | None = None,
+        as_json: bool = True,
+        main: Callable[[list[str]], int] = integrate_workers.main,
+    ) -> Ran:
         """Run the command with --json; the answer."""
         self.patch.chdir(cwd or self.repo)
         self.streams.readouterr()

@@ -265,11 +265,10 @@ def integration_reasons(
 
 
 def is_integrated(common_dir: str, worker: Worker, tip: str, target: str) -> bool:
-    """Whether a branch is in its integration branch: by ancestry, or as it was recorded."""
-    if git.is_ancestor(common_dir, tip, target):
-        return True
+    """Whether a branch is in its integration branch: as it was recorded, or by ancestry."""
     into = worker.integration_branch or ""
-    return integrations.holds(common_dir, into, target, worker.branch, tip)
+    recorded = integrations.verdict(common_dir, into, target, worker.branch, tip)
+    return git.is_ancestor(common_dir, tip, target) if recorded is None else recorded
 
 
 def place_reasons(worker: Worker, root: str) -> list[Stake]:

@@ -165,14 +165,11 @@ def is_merged(repo: git.Repository, candidate: Candidate, target: str, tip: str)
     """
     if not candidate.head or candidate.ref == target:
         return False
-    everything, _ = integrations.load_all(repo.common_dir)
-    held = integrations.of_head(everything, candidate.branch, candidate.head)
     # Asked first: --base main names a commit that has it all, once it is merged there.
-    if integrations.published_in(repo.common_dir, held, target, tip, everything):
-        return True
+    recorded = integrations.verdict(repo.common_dir, target, tip, candidate.branch, candidate.head)
+    if recorded is not None:
+        return recorded
     if own_commits(repo, candidate) == 0:
-        return False
-    if any(i.id in integrations.undone(everything) for i in held):
         return False
     return git.is_ancestor(repo.common_dir, candidate.head, tip)
 

@@ -150,9 +150,15 @@ def published_in(
         and not integration.undoes
         and integration.id not in gone
         and integration.branch == target
-        and git.ref_commit(repo_dir, integration.after) is not None
-        and git.is_ancestor(repo_dir, integration.after, tip)
+        and is_within(repo_dir, integration, tip)
     ]
+
+
+def is_within(repo_dir: str, integration: Integration, tip: str) -> bool:
+    """Whether an integration's commits are in the history of a commit."""
+    if git.ref_commit(repo_dir, integration.after) is None:
+        return False
+    return git.is_ancestor(repo_dir, integration.after, tip)
 
 
 def of_head(all_of_them: list[Integration], branch: str, head: str) -> list[Integration]:
@@ -165,11 +171,16 @@ def of_head(all_of_them: list[Integration], branch: str, head: str) -> list[Inte
     ]
 
 
-def holds(common_dir: str, target: str, tip: str, branch: str, head: str) -> bool:
-    """Whether a branch's very commit was integrated, as the records say.
+def verdict(common_dir: str, target: str, tip: str, branch: str, head: str) -> bool | None:
+    """Whether a branch's very commit was integrated, as the records say; None where they do not.
 
-    That is how squashed, rebased and picked work is known: its own commits are nowhere.
+    That is how squashed, rebased and picked work is known: its own commits are nowhere. And work
+    that was taken back by reverts is not integrated, though its commits are in the history.
     """
     found, _ = load_all(common_dir)
     chosen = of_head(found, branch, head)
-    return bool(published_in(common_dir, chosen, target, tip, found))
+    if published_in(common_dir, chosen, target, tip, found):
+        return True
+    gone = undone(found)
+    reverted = [i for i in chosen if i.id in gone and i.branch == target]
+    return False if any(is_within(common_dir, i, tip) for i in reverted) else None
