@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+# What is read of each task in the records of a run.
+RUN_FIELDS = {
+    "manifest.json": ("name", "branch", "base", "worktree", "status", "verify"),
+    "plan.json": ("name",),
+}
+
+
 class Candidate(NamedTuple):
     """One branch with work on it.
 
@@ -186,6 +193,10 @@ def read_run(run: str, name: str) -> dict[str, Any]:
         ) from None
     if not isinstance(value.get("tasks"), list):
         raise records.damaged(path, "it has no list of tasks")
+    for task in value["tasks"]:
+        absent = [f for f in RUN_FIELDS[name] if not isinstance(task, dict) or f not in task]
+        if absent:
+            raise records.damaged(path, f"a task has no {absent[0]!r}")
     return value
 
 

@@ -1,0 +1,302 @@
+"""The command as a whole: help, the fixed JSON, exit codes, runs, and a life from end to end."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanout.cli import integrate_workers
+from fanout.errors import MEANINGS
+from merge_world import ENTRIES, INTEGRATE, Merges, merges, on_main, write
+from runner_world import Runner, all_have_ended, task
+from world import World
+
+__all__ = ["merges"]
+
+
+# --- Help -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["", *sorted(integrate_workers.VERBS)])
+def test_help_has_purpose_example_and_exit_codes_and_its_examples_parse(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], verb: str
+) -> None:
+    monkeypatch.chdir("/")
+    with pytest.raises(SystemExit) as left:
+        integrate_workers.main([*([verb] if verb else []), "--help"])
+    assert left.value.code == 0
+    shown = capfd.readouterr().out
+    for code, meaning in MEANINGS.items():
+        assert re.search(rf"\b{code.value}\s+{re.escape(meaning)}", shown), code
+    examples = re.findall(r"^  integrate_workers\.py (.+)$", shown, re.MULTILINE)
+    assert examples
+    for example in examples:
+        words = shlex.split(example)
+        assert integrate_workers.parse(words).verb == words[0]
+        assert not verb or words[0] == verb
+
+
+def test_every_option_with_a_value_is_known_to_the_gluing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """So that a value may begin with a dash, and a forgotten one is noticed."""
+    for verb in integrate_workers.VERBS:
+        with pytest.raises(SystemExit):
+            integrate_workers.main([verb, "--help"])
+        shown = capfd.readouterr().out.partition("options:")[2]
+        valued = set(re.findall(r"^  (--[a-z-]+) [A-Z{]", shown, re.MULTILINE))
+        assert valued <= integrate_workers.TEXTS | integrate_workers.OTHERS, verb
+
+
+def test_the_rest_of_the_verbs_is_as_documented() -> None:
+    words = {"forecast", "approve", "reject", "merge", "report", "undo", "status"}
+    assert words <= integrate_workers.VERBS.keys()
+    for word in words - {"undo", "reject", "approve"}:
+        for more in (["--run", "r"], ["--branch", "b", "--branch", "c", "--base", "m"], ["n"]):
+            options = integrate_workers.parse([word, *more, "--repo", "/", "--json"])
+            assert (options.repo, options.json) == ("/", True)
+
+
+# --- A life ---------------------------------------------------------------------------------
+
+
+def command(world: World, *words: str, code: int = 0) -> dict[str, Any]:
+    """Run it as a user does, with --json; the answer."""
+    ran = world.run(*words, "--json", script=INTEGRATE)
+    assert ran.code == code, (words, ran.out, ran.err)
+    return ran.json
+
+
+def test_from_forecast_to_undo_as_a_user_calls_it(world: World) -> None:
+    """Each answer has the fields that the issue fixes, and names the next command."""
+    for name in ("docs", "api"):
+        tree = world.quick(name)
+        entry = {f"{ENTRIES}/{name}.md": f"- {name}.\n"}
+        write(tree, {f"{name}.txt": "1\n", **entry})
+        world.commit(f"work of {name}", tree)
+    before = world.snapshot()
+    seen = command(world, "forecast")["data"]
+    assert world.snapshot() == before
+    assert [set(row) >= {"name", "outcome", "paths"} for row in seen["targets"]] == [True, True]
+    assert [(r["a"], r["b"], r["outcome"], r["paths"]) for r in seen["pairs"]] == [
+        ("api", "docs", "clean", [])
+    ]
+    assert seen["order"] == ["api", "docs"]
+    for name in ("docs", "api"):
+        tip = world.git("rev-parse", f"refs/heads/{name}")
+        answer = command(world, "approve", name, "--commit", tip)
+        assert answer["next_actions"][0]["action"] == "merge"
+    answer = command(world, "merge", "docs", "api", "--check", "test -e docs.txt -a -e api.txt")
+    merged = answer["data"]
+    made = merged["integration"]
+    assert set(made) >= {"id", "branch", "before", "after"}
+    assert made["branch"] == "main"
+    assert made["after"] == world.git("rev-parse", "main")
+    assert [row["name"] for row in merged["merged"]] == ["docs", "api"]
+    assert merged["blocked"] == []
+    (check,) = merged["checks"]
+    assert set(check) >= {"command", "exit_code", "log"}
+    assert Path(check["log"]).is_absolute()
+    report = command(world, "report")
+    assert [row["name"] for row in report["data"]["complete"]] == ["api", "docs"]
+    assert (report["data"]["blocked"], report["data"]["missing"]) == ([], [])
+    assert report["data"]["next_actions"] == report["next_actions"] == []
+    (action,) = answer["next_actions"]
+    assert action["action"] == "undo"
+    done = subprocess.run(
+        ["bash", "-c", action["command"]], cwd="/", env=world.env, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"took back" in done.stdout
+    now = world.snapshot()
+    assert {k: now[k] for k in ("files", "trees", "worktrees")} == {
+        k: before[k] for k in ("files", "trees", "worktrees")
+    }
+    assert world.git("rev-parse", "main") == made["before"]
+
+
+@pytest.mark.parametrize("verb", ["forecast", "merge", "report", "undo", "status"])
+def test_outside_of_a_repository_it_is_exit_4(merges: Merges, verb: str) -> None:
+    words = [verb, *(["w1"] if verb == "merge" else [])]
+    ran = merges.ends(4, *words, cwd=merges.world.home)
+    assert ran.error["code"] == "not-a-repository"
+    assert merges.ends(2, *words, "--repo", "/nowhere").error["code"] == "no-such-directory"
+
+
+def test_in_words_a_merge_says_what_it_did(merges: Merges) -> None:
+    merges.ready("w1", {"a": "1\n"})
+    ran = merges.call("merge", "w1", "--check", "true", as_json=False)
+    lines = ran.out.splitlines()
+    assert lines[0].startswith("main: ")
+    assert lines[1].startswith("  merged w1 at ")
+    assert lines[2].startswith("  passed true (")
+    assert lines[3] == "  changelog What w1 made."
+    assert "note: no check was given" not in ran.err
+    ran = merges.call("merge", "w1", as_json=False)
+    assert (ran.code, ran.out) == (0, "already merged: w1\n")
+    assert "note: no check was given" in ran.err
+    ran = merges.call("undo", "--dry-run", as_json=False)
+    assert ran.out.startswith("would take back ")
+    ran = merges.call("merge", "nobody", as_json=False)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[-2].startswith("error: ")
+
+
+def test_nobody_known_to_git_merges_nothing(merges: Merges) -> None:
+    merges.ready("w1", {"a": "1\n"})
+    config = Path(merges.world.env["GIT_CONFIG_GLOBAL"])
+    text = config.read_text()
+    config.write_text("[user]\n\tuseConfigOnly = true\n")
+    before = merges.world.bytes_of(merges.repo)
+    ran = merges.ends(4, "merge", "w1")
+    assert ran.error["code"] == "no-identity"
+    assert merges.world.bytes_of(merges.repo) == before
+    config.write_text(text)
+
+
+def test_the_users_settings_of_merge_and_editor_change_nothing(merges: Merges) -> None:
+    """merge.ff, rerere, an editor, colours, core.hooksPath, diff.external, autocrlf, and more."""
+    world = merges.world
+    alarm = world.root / "bin" / "alarm"
+    alarm.write_text(f"#!/bin/sh\necho $0 >> {world.root}/called\nexit 1\n")
+    alarm.chmod(0o755)
+    hooks = world.root / "hooks"
+    hooks.mkdir()
+    for name in ("pre-commit", "commit-msg", "pre-merge-commit", "post-merge", "post-checkout"):
+        (hooks / name).symlink_to(alarm)
+    on_main(world, {"f": "1\n", "crlf": "1\r\n2\r\n"})
+    merges.branch("w1", {"f": "2\n"})
+    merges.branch("w2", {"crlf": "1\r\n2\r\n3\r\n"})
+    for name, value in (
+        ("merge.ff", "only"), ("pull.ff", "only"), ("rerere.enabled", "true"),
+        ("rerere.autoUpdate", "true"), ("core.editor", str(alarm)), ("merge.tool", "alarm"),
+        ("core.hooksPath", str(hooks)), ("diff.external", str(alarm)), ("color.ui", "always"),
+        ("commit.template", "/nowhere"), ("commit.verbose", "true"), ("core.pager", str(alarm)),
+        ("merge.conflictStyle", "diff3"), ("merge.verifySignatures", "true"),
+        ("log.showSignature", "true"), ("status.showUntrackedFiles", "no"),
+        ("commit.cleanup", "scissors"), ("merge.renames", "false"), ("core.abbrev", "5"),
+        ("i18n.commitEncoding", "latin-1"), ("merge.log", "true"), ("core.commentChar", ";"),
+        ("diff.noprefix", "true"), ("diff.renames", "copies"), ("advice.detachedHead", "true"),
+    ):  # fmt: skip
+        merges.git("config", name, value)
+    for name in ("GIT_EDITOR", "EDITOR", "VISUAL", "GIT_EXTERNAL_DIFF", "GIT_SEQUENCE_EDITOR"):
+        merges.patch.setenv(name, str(alarm))
+    message = world.root / "message"
+    message.write_text("W\u00f6rds\n# stay\n; all\n")
+    words = ["--branch", "w1", "--branch", "w2", "--base", "main", "--message-file", str(message)]
+    data = merges.ok("merge", *words, "--check", "test -e README.md")
+    assert not (world.root / "called").exists()
+    commit = data["merged"][1]["commits"][0]
+    raw = subprocess.run(
+        ["git", "cat-file", "commit", commit], cwd=world.repo, env=world.env, check=True,
+        capture_output=True,
+    ).stdout  # fmt: skip
+    assert "W\u00f6rds\n# stay\n; all\n".encode() in raw
+    assert b"encoding" not in raw.partition(b"\n\n")[0]
+    assert len(merges.git("log", "-1", "--no-show-signature", "--format=%P", commit).split()) == 2
+    assert (world.repo / "crlf").read_bytes() == b"1\r\n2\r\n3\r\n"
+    merges.same_as_head()
+    assert not (world.repo / ".git" / "rr-cache").exists()
+
+
+def test_line_ends_are_kept_as_the_user_wants_them(merges: Merges) -> None:
+    """With autocrlf the checkout follows with CRLF, the commits have LF."""
+    on_main(merges.world, {"f": "1\n2\n3\n"})
+    merges.git("config", "core.autocrlf", "true")
+    (merges.repo / "f").unlink()
+    merges.git("checkout", "-q", "f")
+    assert (merges.repo / "f").read_bytes() == b"1\r\n2\r\n3\r\n"
+    merges.branch("w1", {"f": "1\n2\n3x\n", "g": "1\n"})
+    merges.ok("merge", "--branch", "w1", "--base", "main", "--check", "grep -q 3x f")
+    assert (merges.repo / "f").read_bytes() == b"1\r\n2\r\n3x\r\n"
+    assert (merges.repo / "g").read_bytes() == b"1\r\n"
+    assert merges.file("f") == "1\n2\n3x"
+    merges.same_as_head()
+
+
+def test_a_worker_name_is_checked_and_a_branch_may_be_called_anything(merges: Merges) -> None:
+    for word in ("../../x", "a b", "w1;id", ""):
+        ran = merges.ends(2, "merge", word)
+        assert ran.error["code"] in ("invalid-name", "usage")
+    name = "team/it's \u00e9-$(id)".replace(" ", "_")
+    merges.branch(name, {"a": "1\n"})
+    data = merges.ok("merge", "--branch", f"refs/heads/{name}", "--base", "main")
+    assert [row["name"] for row in data["merged"]] == [name]
+
+
+# --- Runs -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(world: World) -> Iterator[Runner]:
+    """A rendered run whose tasks have ended: `a` and `b` committed, `c` failed before it began."""
+    runner = Runner(world, "python")
+    prompt = (
+        "echo $TASK > $TASK.txt && mkdir -p .worker-runs/changelog && "
+        'echo "- Made by $TASK." > .worker-runs/changelog/$TASK.md && '
+        'git add -A . && git commit -q -m "work of $TASK"\n'
+    )
+    runner.plan(
+        task("a", prompt, owns=["a.txt"], verify=["test -e a.txt"]),
+        task("b", prompt, verify=["test -e b.txt"]),
+        checks=["test -e README.md"],
+    )
+    runner.ends(0)
+    yield runner
+    all_have_ended(world)
+
+
+def test_the_tasks_of_a_run_are_forecast_approved_merged_and_undone(
+    merges: Merges, finished: Runner
+) -> None:
+    """Their verify commands and the plan's checks run on the combined tree."""
+    run = ["--run", f".worker-runs/{finished.run_id}"]
+    seen = merges.ok("forecast", *run)
+    assert [row["name"] for row in seen["targets"]] == ["a", "b"]
+    assert seen["target"] == "refs/heads/main"
+    assert seen["out_of_scope"] == []
+    merges.refused("unapproved", "merge", "a", "b", *run)
+    for name in ("a", "b"):
+        tip = merges.git("rev-parse", f"refs/heads/{finished.tasks()[name]['branch']}")
+        merges.ok("approve", name, "--commit", tip, *run)
+    data = merges.ok("merge", "a", "b", *run, "--check", "test -e a.txt -a -e b.txt")
+    assert [row["command"] for row in data["checks"]] == [
+        "test -e a.txt -a -e b.txt", "test -e a.txt", "test -e b.txt", "test -e README.md",
+    ]  # fmt: skip
+    assert [row["kind"] for row in data["merged"]] == ["task", "task"]
+    assert data["changelog"]["added"] == ["Made by a.", "Made by b."]
+    assert "Task: a" in merges.git("log", "--format=%B", "main")
+    assert (merges.repo / "a.txt").read_text() == "a\n"
+    report = merges.ok("report", *run)
+    assert [row["name"] for row in report["complete"]] == ["a", "b"]
+    # Without the run they are known by their branches' records.
+    assert {row["name"] for row in merges.ok("report")["complete"]} == {"a", "b"}
+    merges.ok("undo")
+    assert not (merges.repo / "a.txt").exists()
+    ran = merges.ends(0, "report")
+    assert {row["name"] for row in ran.data["missing"]} == {"a", "b"}
+    (action,) = ran.json["next_actions"]
+    assert "--branch" in action["command"]
+    assert merges.ends(2, "merge", "nobody", *run).error["code"] == "unknown-task"
+
+
+def test_a_run_that_is_none_or_of_another_repository_is_refused(merges: Merges) -> None:
+    folder = merges.world.root / "run"
+    folder.mkdir()
+    words = ["forecast", "--run", str(folder)]
+    assert merges.ends(2, *words).error["code"] == "unknown-run"
+    (folder / "plan.json").write_text(json.dumps({"schema": 1, "tasks": []}))
+    (folder / "manifest.json").write_text(json.dumps({"schema": 1, "tasks": [], "repo": "/x"}))
+    assert merges.ends(2, *words).error["code"] == "other-repository"
+    (folder / "manifest.json").write_text("{")
+    assert merges.ends(1, *words).error["code"] == "record-damaged"
+    fields = {"schema": 1, "repo": str(merges.repo), "tasks": [{"name": "a"}]}
+    (folder / "manifest.json").write_text(json.dumps(fields))
+    assert merges.ends(1, *words).error["code"] == "record-damaged"
