@@ -304,6 +304,7 @@ class Attempt:
                 merged = building.rows(self.parts, built)
                 self.integration = self.integration._replace(merged=merged)
                 raise Blocked(*conflicts(common, tip, self.parts, built, self.wish.recipe))
+            publishing.require_unlocked(self.repo, self.integration.branch, self.checkout)
             publishing.require_free(
                 self.checkout, publishing.changed_paths(common, tip, built.commit)
             )
@@ -616,6 +617,7 @@ def has_moved(common_dir: str, integration: Integration, tip: str | None) -> boo
 def put_back(repo: git.Repository, integration: Integration) -> list[str]:
     """Bring the checkout back that had begun to follow; the paths that are the user's by now."""
     checkout = publishing.checkout_at(repo, integration.checkout)
+    publishing.require_unlocked(repo, integration.branch, checkout)
     if checkout is None or git.ref_commit(repo.common_dir, integration.after) is None:
         return []
     return publishing.put_back(repo, checkout, integration.before, integration.after)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from fanout import git, records, worktrees
 from fanout.errors import ExitCode, SkillError, refused
@@ -15,6 +16,8 @@ from fanout.worktrees import Stake
 ANSWER_LIMIT = 120.0
 # The mode of a submodule.
 MODULE = "160000"
+# A git command of the user's holds its locks for a moment.
+LOCK_WAIT = 1.0
 
 
 class Checkout(NamedTuple):
@@ -133,6 +136,26 @@ def require_free(checkout: Checkout | None, paths: list[str]) -> None:
         )
 
 
+def require_unlocked(repo: git.Repository, ref: str, checkout: Checkout | None) -> None:
+    """Demand that no git command holds the branch, or its checkout's index or HEAD.
+
+    Those that were killed leave their locks; all are named at once. Raises SkillError `git-locked`
+    (exit 3).
+    """
+    places = [f"{repo.common_dir}/{ref}.lock"]
+    if checkout is not None:
+        places += [f"{checkout.admin_dir}/{name}.lock" for name in ("HEAD", "index")]
+    deadline = time.monotonic() + LOCK_WAIT
+    while locks := [place for place in places if os.path.lexists(place)]:
+        if time.monotonic() >= deadline:
+            raise refused(
+                "git-locked",
+                f"a git command holds, or left, {', '.join(map(worktrees.aged, locks))}",
+                "wait for it; if none is at work, delete what is named, then run this again",
+            )
+        time.sleep(0.02)
+
+
 def publish(
     repo: git.Repository, ref: str, before: str, after: str, checkout: Checkout | None, why: str
 ) -> bool:
@@ -140,7 +163,7 @@ def publish(
 
     The branch is locked by git first; then the checkout follows; then the branch moves. So nobody
     can commit in between, and whatever fails leaves both as they were. Raises SkillError
-    `local-edits` (exit 3), `checkout-failed`, `git-failed`.
+    `local-edits`, `git-locked` (exit 3), `checkout-failed`, `git-failed`.
     """
     place = checkout.path if checkout is not None else repo.common_dir
     if checkout is not None:
@@ -155,11 +178,8 @@ def publish(
         if not transaction.prepare(ref, before, after):
             if git.ref_commit(repo.common_dir, ref) != before:
                 return False
-            raise SkillError(
-                "git-failed",
-                f"{ref} cannot be locked: {transaction.trouble}",
-                "see whether another git command is at work there, or was killed",
-            )
+            require_unlocked(repo, ref, checkout)
+            raise SkillError("git-failed", f"{ref} cannot be locked: {transaction.trouble}")
         try:
             if checkout is not None:
                 follow(checkout, before, after)
@@ -293,16 +313,9 @@ def put_back(repo: git.Repository, checkout: Checkout, before: str, after: str) 
     An entry of the index is touched only where it is that of `after`; a file only where it holds
     what `after` has there, or a beginning of it, or is missing. What the user has committed since
     is his. Returns the paths that hold something else, which stay as they are. Raises SkillError
-    `index-locked` (exit 3), `git-failed`.
+    `git-failed`.
     """
     env = worktrees.at(checkout.path)
-    lock = f"{checkout.admin_dir}/index.lock"
-    if os.path.lexists(lock):
-        raise refused(
-            "index-locked",
-            f"a git command holds, or left, {worktrees.aged(lock)}",
-            "wait for it; if none is at work, delete that file yourself, then run this again",
-        )
     paths = changed_paths(repo.common_dir, before, after)
     old, new = places(repo.common_dir, before, paths), places(repo.common_dir, after, paths)
     head = git.require_git(checkout.path, "rev-parse", "--verify", "HEAD^{commit}").text.strip()

@@ -34,8 +34,8 @@ def undo(repo: git.Repository, integration_id: str, timeout: float, *, dry_run: 
 
     The branch moves back when nothing came after and nobody fetched it; otherwise revert commits
     are made, checked as the integration was, and published. Raises SkillError
-    `unknown-integration`, `nothing-to-undo`, `already-undone`, `not-in-branch`, `local-edits`
-    (exit 3), `busy` (exit 11), `conflict`, `check-failed` (exit 10).
+    `unknown-integration`, `nothing-to-undo`, `already-undone`, `not-in-branch`, `local-edits`,
+    `git-locked` (exit 3), `busy` (exit 11), `conflict`, `check-failed` (exit 10).
     """
     with lock(repo.common_dir):
         notes = [] if dry_run else settle(repo)
@@ -46,6 +46,7 @@ def undo(repo: git.Repository, integration_id: str, timeout: float, *, dry_run: 
                 way = find_way(repo, target, tip, env)
             return Outcome(plan(target, tip, way, checkout), [], [], [], notes)
         way = find_way(repo, target, tip, {})
+        publishing.require_unlocked(repo, target.branch, checkout)
         publishing.require_free(
             checkout, publishing.changed_paths(repo.common_dir, tip, way.commit)
         )
