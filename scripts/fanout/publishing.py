@@ -14,8 +14,6 @@ from fanout.worktrees import Stake
 
 # How long git may take to answer within a transaction; a hook of the user's may be at work.
 ANSWER_LIMIT = 120.0
-# The mode of a submodule.
-MODULE = "160000"
 # A git command of the user's holds its locks for a moment.
 LOCK_WAIT = 1.0
 
