@@ -66,7 +66,9 @@ def test_a_smallest_set_is_red_and_what_is_left_is_green(
     size: int, numbers: list[set[int]], limit: int
 ) -> None:
     names = tuple("abcdefg"[:size])
-    causes = [tuple(names[n] for n in sorted({n % size for n in cause})) for cause in numbers]
+    causes: list[Names] = [
+        tuple(names[n] for n in sorted({n % size for n in cause})) for cause in numbers
+    ]
 
     def is_red(chosen: Names) -> bool:
         return any(set(cause) <= set(chosen) for cause in causes)

@@ -15,7 +15,7 @@ from fanout.fields import NamedTuple
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 
 # Where a repository is looked for must follow from the working directory alone: a hook or an
@@ -237,7 +237,7 @@ def run(
     return finish(start(argv, env=env, reads=stdin is not None), argv, stdin or b"", timeout)
 
 
-def side_by_side(calls: list[Callable[[], Any]], width: int = 2) -> list[Any]:
+def side_by_side(calls: Sequence[Callable[[], Any]], width: int = 2) -> list[Any]:
     """What calls that wait for processes return, so many of them at a time.
 
     Raises what one of them raised, once all have ended.

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import os
 
-from fanout import approvals, changelog, diffing, flagging, git, redacting, scope, verdicts
+from fanout import (
+    approvals,
+    changelog,
+    diffing,
+    flagging,
+    git,
+    integrations,
+    redacting,
+    scope,
+    verdicts,
+)
 from fanout import candidates as work
 from fanout import workers as life
 from fanout.copies import is_our_copy
@@ -165,7 +175,7 @@ def review(repo: git.Repository, choice: Choice, candidate: Candidate, wish: Wis
         files=[file_row(change, blobs, set(outside)) for change in wanted],
         flags=flags,
         views={name: view._replace(text=clean(view.text)) for name, view in views.items()},
-        checks=recorded_checks(choice, candidate),
+        checks=recorded_checks(repo, choice, candidate),
         changelog=changelog_row(entries, clean),
         standing=approvals.standing(candidate, entries.digest),
         dirty=dirty,
@@ -221,22 +231,41 @@ def file_row(change: Change, blobs: dict[str, Blob], outside: set[str]) -> dict[
     }
 
 
-def recorded_checks(choice: Choice, candidate: Candidate) -> list[dict[str, Any]]:
-    """The checks that a task's run has recorded for it; their logs are absolute paths."""
-    if candidate.kind != "task":
-        return []
-    folder = os.path.abspath(choice.run)
-    tasks = work.read_run(choice.run, "manifest.json")["tasks"]
-    steps = next(task["verify"] for task in tasks if task["name"] == candidate.name)
-    return [
-        {
-            "command": step["command"],
-            "status": step["status"],
-            "exit_code": step["exit_code"],
-            "log": os.path.join(folder, step["log"]) if step["log"] else None,
-        }
-        for step in steps
-    ]
+def recorded_checks(
+    repo: git.Repository, choice: Choice, candidate: Candidate
+) -> list[dict[str, Any]]:
+    """The checks recorded so far: a task's own, and those of merges that it was a part of.
+
+    Their logs are absolute paths; `on` says what was checked.
+    """
+    found: list[dict[str, Any]] = []
+    if candidate.kind == "task" and choice.run:
+        folder = os.path.abspath(choice.run)
+        tasks = work.read_run(choice.run, "manifest.json")["tasks"]
+        steps = next(task["verify"] for task in tasks if task["name"] == candidate.name)
+        found += [
+            {
+                "on": "worktree",
+                "command": step["command"],
+                "status": step["status"],
+                "exit_code": step["exit_code"],
+                "log": os.path.join(folder, step["log"]) if step["log"] else None,
+            }
+            for step in steps
+        ]
+    everything, _ = integrations.load_all(repo.common_dir)
+    for integration in integrations.of_head(everything, candidate.branch, candidate.head):
+        found += [
+            {
+                "on": integration.id,
+                "command": check["command"],
+                "status": "passed" if check["passed"] else "failed",
+                "exit_code": check["exit_code"],
+                "log": check["log"],
+            }
+            for check in integration.checks
+        ]
+    return found
 
 
 def changelog_row(found: changelog.Found, clean: Callable[[str], str]) -> dict[str, Any]:
