@@ -15,6 +15,9 @@ from world import Ran
 
 __all__ = ["pair"]
 
+# Each runs a long plan, or several, twice.
+pytestmark = pytest.mark.timeout(300)
+
 # --- The gate -------------------------------------------------------------------------------
 
 DUMP = {"name": "dump", "run": "true"}
@@ -73,10 +76,10 @@ GATES: dict[str, tuple[dict[str, Any], str, list[str], str]] = {
 }  # fmt: skip
 # The Python runner says besides why it cannot be read: the records differ by that.
 UNLIKE = "items from a file that is not there"
-PARTS = {name: n % 3 for n, name in enumerate(GATES) if name != UNLIKE}
+PARTS = {name: n % 6 for n, name in enumerate(GATES) if name != UNLIKE}
 
 
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", range(6))
 def test_a_gate_that_fails_stops_before_any_worktree_exists(pair: list[Runner], part: int) -> None:
     """Exit 3, later steps not started, the reason told, nothing made; no rollback is offered."""
     for each in pair:

@@ -115,7 +115,7 @@ def run_both(runners: list[Runner], *words: str, **env: str | None) -> list[Any]
     dates = {f"GIT_{who}_DATE": "2026-01-01T00:00:00Z" for who in ("AUTHOR", "COMMITTER")}
     env = {"MAX_PARALLEL": "1", **dates, **env}
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        begun = [pool.submit(each.run, *words, env=env) for each in runners]
+        begun = [pool.submit(each.run, *words, env=env, seconds=200) for each in runners]
         return [one.result() for one in begun]
 
 
