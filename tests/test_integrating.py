@@ -108,61 +108,58 @@ def test_whatever_the_checks_say_the_search_ends(size: int, data: st.DataObject)
 # --- Refusals -------------------------------------------------------------------------------
 
 
-def amend(merges: Merges) -> None:
-    tree = merges.world.tree("w1")
-    merges.git("commit", "-q", "--amend", "-m", "other words", cwd=tree)
+def amend(merges: Merges, name: str) -> None:
+    merges.git("commit", "-q", "--amend", "-m", "other words", cwd=merges.world.tree(name))
 
 
-def commit_again(merges: Merges) -> None:
-    write(merges.world.tree("w1"), {"b": "1\n"})
-    merges.world.commit("more", merges.world.tree("w1"))
+def commit_again(merges: Merges, name: str) -> None:
+    write(merges.world.tree(name), {"b": "1\n"})
+    merges.world.commit("more", merges.world.tree(name))
 
 
-def rebase(merges: Merges) -> None:
-    on_main(merges.world, {"m": "1\n"})
-    merges.git("rebase", "-q", "main", cwd=merges.world.tree("w1"))
+def rebase(merges: Merges, name: str) -> None:
+    merges.git("rebase", "-q", "main", cwd=merges.world.tree(name))
 
 
-def merge_main(merges: Merges) -> None:
-    on_main(merges.world, {"m": "1\n"})
-    merges.git("merge", "-q", "--no-edit", "main", cwd=merges.world.tree("w1"))
+def merge_main(merges: Merges, name: str) -> None:
+    merges.git("merge", "-q", "--no-edit", "main", cwd=merges.world.tree(name))
 
 
-def edit(merges: Merges) -> None:
-    write(merges.world.tree("w1"), {"a": "2\n", "untracked": "1\n"})
+def edit(merges: Merges, name: str) -> None:
+    write(merges.world.tree(name), {name: "2\n", "untracked": "1\n"})
 
 
-def stage(merges: Merges) -> None:
-    write(merges.world.tree("w1"), {"a": "2\n"})
-    merges.git("add", "a", cwd=merges.world.tree("w1"))
+def stage(merges: Merges, name: str) -> None:
+    write(merges.world.tree(name), {name: "2\n"})
+    merges.git("add", name, cwd=merges.world.tree(name))
 
 
-def reject(merges: Merges) -> None:
-    merges.ok("reject", "w1", "--reason", "no tests")
+def reject(merges: Merges, name: str) -> None:
+    merges.ok("reject", name, "--reason", "no tests")
 
 
-def change_entry(merges: Merges) -> None:
-    write(merges.world.tree("w1"), {f"{ENTRIES}/w1.md": "- Other words.\n"})
+def change_entry(merges: Merges, name: str) -> None:
+    write(merges.world.tree(name), {f"{ENTRIES}/{name}.md": "- Other words.\n"})
 
 
-def drop_entry(merges: Merges) -> None:
-    (merges.world.tree("w1") / ENTRIES / "w1.md").unlink()
-    merges.ok("approve", "w1", "--commit", merges.tip("w1"))
+def drop_entry(merges: Merges, name: str) -> None:
+    (merges.world.tree(name) / ENTRIES / f"{name}.md").unlink()
+    merges.approve(name)
 
 
-def switch(merges: Merges) -> None:
-    merges.git("checkout", "-q", "--detach", cwd=merges.world.tree("w1"))
+def switch(merges: Merges, name: str) -> None:
+    merges.git("checkout", "-q", "--detach", cwd=merges.world.tree(name))
 
 
-def delete(merges: Merges) -> None:
-    merges.git("checkout", "-q", "--detach", cwd=merges.world.tree("w1"))
-    merges.git("branch", "-q", "-D", "w1")
+def delete(merges: Merges, name: str) -> None:
+    switch(merges, name)
+    merges.git("branch", "-q", "-D", name)
 
 
-def stand_in(merges: Merges) -> None:
+def stand_in(merges: Merges, name: str) -> None:
     """Put another branch in the place of the one that was approved."""
-    merges.git("branch", "-q", "stranger", "w1")
-    merges.git("symbolic-ref", "refs/heads/w1", "refs/heads/stranger")
+    merges.git("branch", "-q", "stranger", name)
+    merges.git("symbolic-ref", f"refs/heads/{name}", "refs/heads/stranger")
 
 
 REFUSALS = {
@@ -170,34 +167,40 @@ REFUSALS = {
     commit_again: ("approval-void", "approved was"),
     rebase: ("approval-void", "approved was"),
     merge_main: ("approval-void", "approved was"),
-    edit: ("not-committed", "2 files are not committed: a, untracked"),
-    stage: ("not-committed", "a"),
+    edit: ("not-committed", "2 files are not committed: edit, untracked"),
+    stage: ("not-committed", "stage"),
     reject: ("rejected", "no tests"),
     change_entry: ("approval-void", "changelog"),
     drop_entry: ("no-changelog-entry", ""),
     switch: ("worktree-mismatch", "no branch"),
-    delete: ("branch-missing", "w1"),
+    delete: ("branch-missing", "delete"),
     stand_in: ("branch-replaced", "stranger"),
 }
 
 
-@pytest.mark.parametrize("change", REFUSALS, ids=lambda change: change.__name__)
-def test_what_changed_since_the_approval_refuses_the_merge(merges: Merges, change: Any) -> None:
+def test_what_changed_since_the_approval_refuses_the_merge(merges: Merges) -> None:
     """Exit 3 before anything is begun: I14, I16, and every other way in which it is void."""
-    merges.ready("w1", {"a": "1\n"})
-    merges.ready("w2", {"z": "1\n"})
-    change(merges)
-    code, word = REFUSALS[change]
-    ran = merges.refused(code, "merge", "w2", "w1", "--check", "touch /nowhere")
-    (row,) = ran.data["blocked"]
-    assert (row["name"], row["code"]) == ("w1", code)
-    assert word in row["why"]
+    names = [change.__name__ for change in REFUSALS]
+    for name in names:
+        merges.ready(name, {name: "1\n"})
+    on_main(merges.world, {"m": "1\n"})
+    merges.ready("well", {"z": "1\n"})
+    for change in REFUSALS:
+        change(merges, change.__name__)
+    ran = merges.refused("not-ready", "merge", "well", *names, "--check", "touch /nowhere")
+    rows = {row["name"]: row for row in ran.data["blocked"]}
+    assert list(rows) == names
+    for change, (code, word) in REFUSALS.items():
+        assert rows[change.__name__]["code"] == code
+        assert word in rows[change.__name__]["why"]
     assert ran.data["merged"] == []
+    # One alone gives its own code.
+    merges.refused("approval-void", "merge", "well", "amend")
     # The report says the same, and changes nothing either.
     before = merges.everything()
-    data = merges.ok("report")
+    missing = {row["name"]: row["what"] for row in merges.ok("report")["missing"]}
     assert merges.everything() == before
-    assert "w1" in [row["name"] for row in data["missing"]]
+    assert {name: missing[name] for name in names} == {n: rows[n]["why"] for n in names}
 
 
 def test_all_that_is_not_ready_is_named_at_once(merges: Merges) -> None:
