@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -140,10 +141,14 @@ def test_errors_are_neither_clean_nor_conflicts_and_stop_no_other_merge(
 
 def test_an_old_git_is_exit_4(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three outcomes, not a guess: without --write-tree there is none."""
-    world.adopt(monkeypatch)
     old = world.root / "bin" / "git"
-    old.write_text("#!/bin/sh\necho 'usage: git merge-tree <base-tree> <a> <b>' >&2\nexit 129\n")
+    usage = "usage: git merge-tree <base-tree> <branch1> <branch2>"
+    old.write_text(
+        f"#!/bin/sh\ncase \"$*\" in *merge-tree*) echo '{usage}' >&2; exit 129;; esac\n"
+        f'exec {shutil.which("git")} "$@"\n'
+    )
     old.chmod(0o755)
+    world.adopt(monkeypatch)
     with pytest.raises(SkillError) as caught:
         merging.merge(git_dir(world), "a", "b")
     assert (caught.value.code, int(caught.value.exit_code)) == ("git-too-old", 4)
