@@ -33,11 +33,15 @@ bench: need ## time the commands beside their floors (needs no uv); ARGS="--quic
 test: need ## run the tests; ARGS="-k spawn" chooses some
 	@$(RUN) pytest $(ARGS)
 
-fire: need ## kill verbs and runners before each of their steps (takes some twelve minutes)
+fire: need ## kill every command before each of its steps (takes some half an hour)
 	@for verb in spawn stop resume cleanup discard send; do \
 	PYTHONPATH=scripts:tests $(RUN) python tests/under_fire.py $$verb 1 1 || exit 1; done
 	@for language in python bash; do \
 	PYTHONPATH=scripts:tests $(RUN) python tests/runner_fire.py $$language 1 1 || exit 1; done
+	@for verb in merge merge-group squash rebase undo undo-by-revert approve approve-branch; do \
+	PYTHONPATH=scripts:tests $(RUN) python tests/integration_fire.py $$verb 1 1 || exit 1; done
+	@for seed in 1 2 3 4 5 6 7 8 9 10; do \
+	PYTHONPATH=scripts:tests $(RUN) python tests/integration_fleet.py $$seed || exit 1; done
 
 validate: need lock lint test skill ## everything that must pass: lint, tests, the skill's format
 

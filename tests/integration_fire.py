@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -226,6 +228,19 @@ class Merge(Scene):
         return killed.code is None
 
 
+class MergeGroup(Merge):
+    """merge, killed together with every git command that it has started."""
+
+    def twice(self, step: int, *argv: str) -> tuple[Called, Called | None]:
+        killed, again = super().twice(-step, *argv)
+        if again is not None and again.error == "git-locked":
+            # The refusal names the locks that git left; the user deletes them.
+            for place in re.findall(r"(/\S+\.lock) \(", again.answer["error"]["message"]):
+                os.unlink(place)
+            again = self.integrate(*argv)
+        return killed, again
+
+
 class Squash(Merge):
     """merge --strategy squash."""
 
@@ -370,6 +385,7 @@ class Collect(Scene):
 
 CASES: dict[str, type[Scene]] = {
     "merge": Merge,
+    "merge-group": MergeGroup,
     "squash": Squash,
     "rebase": Rebase,
     "undo": Undo,

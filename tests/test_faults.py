@@ -51,3 +51,36 @@ def test_fifty_workers_stay_as_the_model_says_through_crashes(seed: int) -> None
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     assert int(done.stdout) > 5
+
+
+# As above: how many steps a verb has for certain, and how many are left out between two kills.
+INTEGRATION_STEPS = {
+    "merge": (50, 27),
+    "undo": (15, 13),
+    "undo-by-revert": (40, 41),
+    "approve": (3, 4),
+    "approve-branch": (4, 6),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("verb", sorted(INTEGRATION_STEPS))
+def test_a_killed_integration_is_before_or_after_and_goes_on(verb: str) -> None:
+    least, apart = INTEGRATION_STEPS[verb]
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM.with_name("integration_fire.py")), verb, "2", str(apart)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert int(done.stdout) >= least // apart
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [1])
+def test_random_histories_of_integrations_are_as_the_model_says(seed: int) -> None:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM.with_name("integration_fleet.py")), str(seed)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "'merge 0'" in done.stdout, done.stdout

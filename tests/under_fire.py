@@ -90,7 +90,8 @@ def call(
 ) -> Called:
     """Run agent_workers.py, or another command, in a child that leads a process group of its own.
 
-    It is killed right before step `kill_at` (0: never).
+    It is killed right before step `kill_at` (0: never), with all of its group where that is
+    negative.
     """
     out = world.root / "out.json"
     out.unlink(missing_ok=True)
@@ -145,8 +146,8 @@ def kill_before(step: int) -> None:
             return
         last = name
         seen += 1
-        if seen == step:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if seen == abs(step):
+            (os.kill if step > 0 else os.killpg)(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(count)
 

@@ -38,7 +38,10 @@ def undo(repo: git.Repository, integration_id: str, timeout: float, *, dry_run: 
     `git-locked` (exit 3), `busy` (exit 11), `conflict`, `check-failed` (exit 10).
     """
     with lock(repo.common_dir):
+        begun = open_undos(repo.common_dir)
         notes = [] if dry_run else settle(repo)
+        if not integration_id and not dry_run:
+            require_undone(repo.common_dir, begun)
         target, tip = choose(repo, integration_id)
         checkout = publishing.checkout_of(repo, target.branch)
         if dry_run:
@@ -59,6 +62,26 @@ def undo(repo: git.Repository, integration_id: str, timeout: float, *, dry_run: 
             abandon(repo, made.id)
             raise
         return Outcome(done, checks, [], [], notes)
+
+
+def open_undos(common_dir: str) -> list[str]:
+    """The ids of undos that were killed."""
+    everything, _ = integrations.load_all(common_dir)
+    return [i.id for i in everything if i.undoes and i.state in integrations.UNFINISHED]
+
+
+def require_undone(common_dir: str, begun: list[str]) -> None:
+    """Demand that none of these undos had come through: called again, it is not to go further.
+
+    Raises SkillError `already-undone` (exit 3).
+    """
+    for made in [integrations.load(common_dir, each) for each in begun]:
+        if made.state == "published":
+            raise refused(
+                "already-undone",
+                f"the undo that was interrupted had taken back {made.undoes}",
+                "give an integration's id to take back another",
+            )
 
 
 def choose(repo: git.Repository, integration_id: str) -> tuple[Integration, str]:
