@@ -517,6 +517,7 @@ class Bench:
         """20 processes that spawn at once; who fails, and which branches have no tree."""
         names = [f"w{number}" for number in range(20)]
         floors: list[Cost] = []
+        starts: list[Cost] = []
         ours: list[Cost] = []
         lost = [0, 0]
         orphans = 0
@@ -527,6 +528,8 @@ class Bench:
                 cost, failed = self.at_once(shells, pair.floor)
                 floors.append(cost)
                 lost[0] += failed
+                cost, _ = self.at_once([START] * len(names), pair.ours)
+                starts.append(cost)
                 calls = [self.command(*self.spawn_words(name)) for name in names]
                 cost, failed = self.at_once(calls, pair.ours)
                 ours.append(cost)
@@ -542,6 +545,8 @@ class Bench:
         )
         note += f" (floor: {20 * rounds - lost[0]} of {20 * rounds})"
         self.add("20 spawn processes at once", files, Target(2, 0, 0), floors, ours, note=note)
+        nothing = "the same Python, which imports and ends"
+        self.add("20 starts at once, no work", files, None, floors, starts, note=nothing)
 
     def look(self, files: int, rounds: int) -> None:
         """Status of 50 workers without and with their files, and capture of one."""
