@@ -65,7 +65,7 @@ def test_what_makes_six_red_is_found(causes: list[str], found: list[Names], rest
 def test_a_smallest_set_is_red_and_what_is_left_is_green(
     size: int, numbers: list[set[int]], limit: int
 ) -> None:
-    names = tuple("abcdefg"[:size])
+    names: Names = tuple("abcdefg"[:size])
     causes: list[Names] = [
         tuple(names[n] for n in sorted({n % size for n in cause})) for cause in numbers
     ]

@@ -319,9 +319,8 @@ def shared_files(found: list[Candidate], changes: dict[Side, Changes]) -> dict[s
 def out_of_scope(repo: git.Repository, found: list[Candidate]) -> dict[str, list[str]]:
     """By name the files that a candidate changes outside of what it owns, two at a time."""
     owners = [c for c in found if c.owns]
-    calls = [partial(scope.outside_commits, repo, c, c.base) for c in owners]
-    rows = zip([c.name for c in owners], side_by_side(calls), strict=True)
-    return {name: paths for name, paths in rows if paths}
+    rows = side_by_side([partial(scope.outside_commits, repo, c, c.base) for c in owners])
+    return {c.name: paths for c, paths in zip(owners, rows, strict=True) if paths}
 
 
 def to_json(seen: Forecast) -> dict[str, Any]:
