@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 COUNTED = frozenset(
     {
         "subprocess.Popen",
+        "os.posix_spawn",
         "open",
         "os.rename",
         "os.remove",
@@ -135,7 +136,8 @@ def kill_before(step: int) -> None:
         nonlocal seen, last, removed
         if event not in COUNTED or is_reading(event, arguments):
             return
-        words = arguments[1] if event == "subprocess.Popen" else arguments[:1]
+        starts = event in ("subprocess.Popen", "os.posix_spawn")
+        words = arguments[1] if starts else arguments[:1]
         # Killed between two looks, all is as it was before the first.
         looks = ";" not in words and not LOOKS.isdisjoint(map(str, words))
         name = "look" if looks else str(words)
