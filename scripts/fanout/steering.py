@@ -17,21 +17,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from fanout.worktrees import Status
-
 # How long a tmux server may take to make its lost socket again.
 SOCKET_WAIT = 2.0
 Seen = dict[str, tuple[dict[str, Pane] | None, dict[str, str]]]
 
 
 class View(NamedTuple):
-    """One worker as `status` shows it. `files` is None when its tree was not looked at."""
+    """One worker as `status` shows it.
+
+    `dirty` says how many of its files are changed, None when its tree was not looked at.
+    """
 
     worker: Worker
     state: State
     head: str | None
     ahead: int | None
-    files: Status | None
+    dirty: int | None
     job: jobs.Job
 
     def to_json(self) -> dict[str, Any]:
@@ -47,7 +48,7 @@ class View(NamedTuple):
             "base": worker.base,
             "head": self.head,
             "ahead": self.ahead,
-            "dirty": self.files.dirty if self.files else None,
+            "dirty": self.dirty,
             "job": self.job.to_json(),
             "session": worker.session,
             "pane": worker.pane,
@@ -186,7 +187,7 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
         ahead = count_ahead(
             common, [(w.base, heads[w.branch_ref]) for w in workers if w.branch_ref in heads]
         )
-        statuses = trees.finish()
+        dirty = trees.finish()
     finally:
         looks.close()
         trees.close()
@@ -199,14 +200,13 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
             # How it ended may have been written after its logs were read.
             mine = life.read_logs(common, worker)
         state = life.state_of(common, worker, panes, screens, mine, worker.name in alive)
-        tree = statuses.get(worker.name)
         trouble = troubles[worker.name]
         if trouble:
             state = state._replace(detail=f"{state.detail}; {trouble}".strip("; "))
         head = heads.get(worker.branch_ref)
         job = jobs.current(common, worker, state, mine)
         count = ahead.get((worker.base, head)) if head else None
-        views.append(View(worker, state, head, count, tree, job))
+        views.append(View(worker, state, head, count, dirty.get(worker.name), job))
     return views
 
 
@@ -230,13 +230,14 @@ def tree_trouble(common_dir: str, worker: Worker) -> str:
 
 
 class Trees:
-    """`git status` in workers' trees, some at a time, beside other work."""
+    """How many files are changed in workers' trees, some at a time, beside other work."""
 
     def __init__(self) -> None:
         self.queue: list[Worker] = []
         self.running: list[tuple[Worker, list[str], Running]] = []
-        self.found: dict[str, Status] = {}
+        self.found: dict[str, int] = {}
         self.at_once = max(2, os.cpu_count() or 2)
+        self.environment = git.git_environment()
 
     def add(self, worker: Worker) -> None:
         """Look at one more tree, as soon as that may be."""
@@ -255,8 +256,9 @@ class Trees:
         """Start to look at a tree."""
         from fanout import worktrees
 
-        arguments = worktrees.status_arguments(ignored=False)
-        environment = {**git.git_environment(), **worktrees.at(worker.worktree)}
+        # The branch is read from its own file.
+        arguments = [w for w in worktrees.status_arguments(ignored=False) if w != "--branch"]
+        environment = {**self.environment, **worktrees.at(worker.worktree)}
         if needs_refresh(worker):
             environment["GIT_OPTIONAL_LOCKS"] = "1"
         argv = git.git_command(worker.worktree, *arguments)
@@ -271,10 +273,10 @@ class Trees:
         done = finish(running, argv)
         self.running.remove(entry)
         if done.code == 0:
-            self.found[worker.name] = worktrees.parse_status(done)
+            self.found[worker.name] = worktrees.parse_status(done).dirty
 
-    def finish(self) -> dict[str, Status]:
-        """The changed files of each tree, by worker name."""
+    def finish(self) -> dict[str, int]:
+        """How many files are changed in each tree, by worker name."""
         while self.running:
             self.collect(self.running[0])
             self.advance()

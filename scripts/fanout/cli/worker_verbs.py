@@ -401,7 +401,7 @@ def status_line(view: View) -> str:
     word = view.state.word
     if view.state.exit_code is not None:
         word += f" ({view.state.exit_code})"
-    dirty = "?" if view.files is None else str(view.files.dirty)
+    dirty = "?" if view.dirty is None else str(view.dirty)
     ahead = "?" if view.ahead is None else str(view.ahead)
     job = f"{view.job.id or '-'} {view.job.state}"
     name, branch, detail = view.worker.name, view.worker.branch, shorten(view.state.detail, 80)
