@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from fanout.rendering import as_json
+from fanout.runtimes.loop import fill
 from inside import install
 from runner_world import (
     COMMIT,
@@ -246,6 +248,24 @@ def test_the_header_shows_every_command_in_clear_text_and_in_order(runner: Runne
         found = text.find(words, position)
         assert found >= 0, (words, text)
         position = found
+
+
+def test_texts_of_several_lines_and_quotes_come_back_as_they_were() -> None:
+    """As lists of lines, in a raw string that no quote ends."""
+    nasty = "l1\nl2 ''' '''' \\ \" \u202e ü \U000e0001\r\n\nend"
+    plan: dict[str, Any] = {
+        "prompt": nasty, "env": {"marks": nasty, "text": "t"}, "variables": {"V": nasty},
+        "shell": {"text": "a {V}\nb", "marks": ["word V"]}, "argv": ["one\n", "'''"],
+    }  # fmt: skip
+    text = as_json(plan)
+    assert "'''" not in text
+    data = json.loads(text)
+    assert data["variables"] == plan["variables"]
+    assert [fill(word, {}) for word in data["argv"]] == plan["argv"]
+    for found in (data["prompt"], data["env"]["marks"]):
+        assert fill(found, {}) == nasty
+        assert len(found["text"]) == 4
+    assert fill(data["shell"], {"V": "it's"}) == "a 'it'\\''s'\nb"
 
 
 @pytest.mark.parametrize("sign", ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x85", "\u2028"])

@@ -104,7 +104,7 @@ def data(value: dict[str, Any], language: str) -> str:
     """The plan as data, and the call."""
     if language == "python":
         return (
-            f"# fmt: off\nPLAN: dict[str, Any] = {literal(value, '')}\n# fmt: on\n\n"
+            f"PLAN: dict[str, Any] = json.loads(r'''\n{as_json(value)}\n''')\n\n"
             'if __name__ == "__main__":\n    sys.exit(main(PLAN, sys.argv[1:]))'
         )
     from fanout.bash_data import bash_data
@@ -114,19 +114,38 @@ def data(value: dict[str, Any], language: str) -> str:
     return ignored + "{\n" + bash_data(value).rstrip("\n") + '\n}\n\nmain "$@"'
 
 
-def literal(value: Any, indent: str) -> str:
-    """A JSON value as Python source, a text of several lines as several pieces."""
-    deeper = indent + "    "
-    if isinstance(value, dict):
-        rows = [f"{deeper}{k!r}: {literal(v, deeper)},\n" for k, v in value.items()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        return "{\n" + "".join(rows) + indent + "}" if rows else "{}"
-    if isinstance(value, list):
-        rows = [f"{deeper}{literal(item, deeper)},\n" for item in value]  # pyright: ignore[reportUnknownVariableType]
-        return "[\n" + "".join(rows) + indent + "]" if rows else "[]"
-    if isinstance(value, str) and "\n" in value.rstrip("\n"):
-        rows = [f"{deeper}{piece!r}\n" for piece in re.findall(r"[^\n]*\n|[^\n]+", value)]
-        return "(\n" + "".join(rows) + indent + ")"
-    return repr(value)
+def in_lines(value: Any) -> Any:
+    """The plan with each text of several lines as a list of them, so that a person can read it."""
+    if loop.is_object(value):
+        if isinstance(value.get("marks"), list):
+            return {"text": pieces(value["text"]), "marks": value["marks"]}
+        return {k: v if k == "variables" else in_lines(v) for k, v in value.items()}
+    if isinstance(value, str):
+        lines = pieces(value)
+        return value if lines == value else {"text": lines, "marks": []}
+    return list(map(in_lines, value)) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType]
+
+
+def pieces(text: str) -> str | list[str]:
+    """A text, or its lines when there are several."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text) if "\n" in text[:-1] else text
+
+
+def as_json(value: dict[str, Any]) -> str:
+    """The plan as JSON for a raw string of Python; no character hides or ends a line."""
+    text = loop.to_json(in_lines(value)).replace("'''", "''\\u0027")
+    lines = [
+        line if line.isprintable() else "".join(c if c.isprintable() else escape(c) for c in line)
+        for line in text.split("\n")
+    ]
+    return "\n".join(lines)
+
+
+def escape(character: str) -> str:
+    """A character as JSON writes it in ASCII."""
+    import json
+
+    return json.dumps(character)[1:-1]
 
 
 def write_runner(path: str, text: str) -> None:

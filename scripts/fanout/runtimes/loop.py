@@ -5,6 +5,8 @@ data at the end of the file. Everything that it makes known lies in the folder o
 thing that other processes must agree about, who works on which run and branch, is a claim.
 """
 
+from __future__ import annotations
+
 import fcntl
 import heapq
 import json
@@ -17,7 +19,11 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 USAGE = """usage: RUNNER [all|gate|task NAME|finish|status]
 
@@ -70,16 +76,19 @@ GRACE = 3.0
 LOCK_WAIT = 120.0
 ITEM_LIMIT = 10_000
 ARGUMENT_LIMIT = 131_071
-
+HAS_PROC = os.path.exists("/proc/self/stat")
 
 # Runs an agent and notes that it was started and how it ended, also when the runner is gone by
 # then. What the shell itself would say does not get into the agent's log.
 AGENT_SHELL = """trap 'exit 143' TERM INT HUP
 exec 3>&2 2>/dev/null
-(umask 077 && : >"$0/.agent-started") || exit 126
-(exec "$@" 2>&3 3>&-)
+mask=$1
+shift
+umask 077
+true >"$0/.agent-started" || exit 126
+(umask "$mask" && exec "$@" 2>&3 3>&-)
 code=$?
-(umask 077 && echo "$code" >"$0/.agent-exit")
+echo "$code" >"$0/.agent-exit"
 exit "$code"
 """
 
@@ -117,6 +126,7 @@ class Task:
         self.chosen = True
         self.free = False
         self.result: dict[str, Any] = {}
+        self.row = ""
 
     @property
     def status(self) -> str:
@@ -137,6 +147,7 @@ class Run:
         self.environ = {
             k: v for k, v in os.environ.items() if k not in (*OWN_VARIABLES, *LOCATIONS)
         }
+        self.git = find_program("git", os.getcwd(), os.environ.get("PATH", os.defpath))
         self.dry = os.environ.get("DRY_RUN", "") not in ("", "0")
         self.resume = os.environ.get("RESUME", "") not in ("", "0")
         self.only = words_of("ONLY")
@@ -165,22 +176,28 @@ class Run:
         self.stop_pipe = os.pipe()
         self.changed = threading.Condition(threading.RLock())
         self.add_lock = threading.Lock()
-        self.texts: dict[str, str] = {}
         self.counts: dict[str, int] = {}
         self.trouble: RunError | None = None
         self.claims: list[str] = []
+        self.first = self.seen = Look(-60.0, set())
+        mask = os.umask(0o077)
+        os.umask(mask)
+        self.mask = f"{mask:03o}"
         self.screen = Screen()
 
 
 # --- Values ---------------------------------------------------------------------------------
 
 
-def fill(text: Any, values: dict[str, str]) -> str:
-    """A text of the plan with its placeholders replaced, each for the place it stands in."""
-    if isinstance(text, str):
+def fill(text: Any, values: dict[str, str]) -> Any:
+    """A text of the plan with its placeholders replaced, each for the place it stands in.
+
+    One that the plan leaves out stays None; one of several lines is a list of them.
+    """
+    if text is None or isinstance(text, str):
         return text
     done: list[str] = []
-    rest: str = text["text"]
+    rest = "".join(text["text"])
     for mark in text["marks"]:
         mode, _, name = mark.partition(" ")
         before, _, rest = rest.partition("{" + name + "}")
@@ -261,13 +278,14 @@ def nearest(word: str, known: list[str]) -> str:
 
 def make_dir(path: str) -> None:
     """Make a private folder, and those above it that are missing."""
-    if not os.path.isdir(path):
+    try:
+        os.mkdir(path, 0o700)
+    except FileNotFoundError:
         make_dir(os.path.dirname(path))
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            if not os.path.isdir(path):
-                raise
+        make_dir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
 
 
 def write(path: str, text: str, mode: int = 0o600) -> None:
@@ -295,10 +313,33 @@ def file_clock(folder: str) -> int:
         unlink(path)
 
 
-def to_json(value: Any, indent: int | None = 1) -> str:
-    """A value as the records hold it: one scalar a line, a byte that is no text as an escape."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
-    return text.encode("utf-8", "backslashreplace").decode()
+def encoded(value: Any, between: str = ", ") -> str:
+    """A value as JSON; a byte that is no text stands as an escape."""
+    text = json.JSONEncoder(ensure_ascii=False, separators=(between, ": ")).encode(value)
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def to_json(value: Any, margin: str = "\n") -> str:
+    """A value as the records hold it: one scalar a line."""
+    if type(value) not in (dict, list) or not value:
+        return encoded(value)
+    inner = margin + " "
+    parts: list[Any] = list(value.values()) if is_object(value) else value
+    if not [part for part in parts if type(part) in (dict, list) and part]:
+        rows = encoded(value, "," + inner)[1:-1]
+    else:
+        keys = [f"{encoded(key)}: " for key in value] if is_object(value) else [""] * len(parts)
+        lines = [key + to_json(part, inner) for key, part in zip(keys, parts, strict=True)]
+        rows = ("," + inner).join(lines)
+    opening, closing = "{}" if is_object(value) else "[]"
+    return opening + inner + rows + margin + closing
+
+
+def write_record(run: Run, name: str, value: dict[str, Any]) -> str:
+    """Write a record into the run's folder; its text."""
+    text = to_json(value)
+    write(os.path.join(run.folder, name), text + "\n")
+    return text
 
 
 def read(path: str) -> dict[str, Any] | None:
@@ -348,7 +389,7 @@ def event(
                 run.counts[place] = len(read_events(path))
             run.counts[place] += 1
             line["seq"] = run.counts[place]
-            append(path, to_json(line, None))
+            append(path, encoded(line))
 
 
 def append(path: str, line: str) -> None:
@@ -387,9 +428,9 @@ def read_events(path: str) -> list[dict[str, Any]]:
 
 def save_task(run: Run, task: Task) -> None:
     """Write a task's record, and in a whole run the manifest."""
+    text = write_record(run, f"{task.folder}/result.json", task.result)
     with run.changed:
-        write(os.path.join(run.folder, task.folder, "result.json"), to_json(task.result) + "\n")
-        run.texts.pop(task.name, None)
+        task.row = row_of(text)
         if run.whole:
             save_manifest(run)
 
@@ -397,7 +438,7 @@ def save_task(run: Run, task: Task) -> None:
 def save_gate(run: Run) -> None:
     """Write the gate's record, and the manifest."""
     with run.changed:
-        write(os.path.join(run.folder, "gate.json"), to_json(run.gate) + "\n")
+        write_record(run, "gate.json", run.gate)
         save_manifest(run)
 
 
@@ -410,17 +451,18 @@ def save_manifest(run: Run) -> None:
         "ended_at": run.ended_at, "preflight": run.gate.get("preflight", []),
         "backups": run.gate.get("backups", []), "tasks": [], "postflight": run.postflight,
     }  # fmt: skip
-    rows: list[str] = []
     for task in run.tasks:
-        if task.name not in run.texts:
-            row = {**blank_result(task), **task.result}
-            del row["schema"]
-            run.texts[task.name] = to_json(row).replace("\n", "\n  ")
-        rows.append(run.texts[task.name])
+        task.row = task.row or row_of(to_json(task.result or blank_result(task)))
     text = to_json(head)
-    if rows:
-        text = text.replace('\n "tasks": []', '\n "tasks": [\n  ' + ",\n  ".join(rows) + "\n ]", 1)
+    if run.tasks:
+        rows = ",\n  ".join([task.row for task in run.tasks])
+        text = text.replace('\n "tasks": []', f'\n "tasks": [\n  {rows}\n ]', 1)
     write(os.path.join(run.folder, "manifest.json"), text + "\n")
+
+
+def row_of(text: str) -> str:
+    """A task's record as it stands in the manifest."""
+    return text.replace('\n "schema": 1,', "", 1).replace("\n", "\n  ")
 
 
 def blank_result(task: Task) -> dict[str, Any]:
@@ -434,75 +476,157 @@ def blank_result(task: Task) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def new_step(name: str, text: str, log: str | None = None) -> dict[str, Any]:
-    """The record of a command that has not run."""
-    return {
-        "name": name, "command": text, "status": "not-started", "exit_code": None, "seconds": 0,
-        "log": log, "reason": None,
-    }  # fmt: skip
+def is_passed(step: dict[str, Any]) -> bool:
+    """Whether a command has passed: it is not run again."""
+    return step["status"] == "passed"
 
 
 def steps_of(
     commands: list[dict[str, Any]], values: dict[str, str], known: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The records of commands: those of `known` that have passed stay, all others are new."""
-    old = {step["name"]: step for step in known if step["status"] == "passed"}
-    return [old.get(c["name"]) or new_step(c["name"], clear(c, values)) for c in commands]
+    old = {step["name"]: step for step in known if is_passed(step)}
+    new: dict[str, Any] = {
+        "status": "not-started", "exit_code": None, "seconds": 0, "log": None, "reason": None
+    }  # fmt: skip
+    return [
+        old.get(command["name"])
+        or {"name": command["name"], "command": clear(command, values), **new}
+        for command in commands
+    ]
 
 
 # --- Processes ------------------------------------------------------------------------------
 
 
-def start(
-    argv: list[str], *, cwd: str, env: dict[str, str], log: str, stdin: str | None = None
-) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own, its output appended to `log`."""
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    source = os.open(stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return subprocess.Popen(
-            argv, cwd=cwd, env=env, stdin=source, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-    finally:
-        os.close(source)
-        os.close(output)
+class Place:
+    """Where a step runs: working directory, values, mark, and how its records are found."""
+
+    def __init__(self, run: Run, phase: str, mark: str, task: Task | None = None, cwd: str = ""):
+        self.run = run
+        self.phase = phase
+        self.mark = f"{run.folder}/{mark}"
+        self.task = task
+        self.cwd = cwd or run.root
+        self.values = task.values if task else run.values
+
+    def environment(self) -> dict[str, str]:
+        """What its processes find in their environment."""
+        env = {**self.run.environ, MARK: self.mark}
+        for name in (*self.run.plan["variables"], "item"):
+            if name in self.values:
+                env[f"PLAN_{name}"] = self.values[name]
+        for name in ("RUN_ID", "RUN_DIR", "REPO_ROOT"):
+            env[name] = self.values[name]
+        if self.task:
+            env |= {"TASK": self.task.name, "WORKTREE": self.task.worktree}
+        return env
+
+
+def argv_of(command: dict[str, Any], values: dict[str, str]) -> list[str]:
+    """A command as an argument list."""
+    if command["shell"] is not None:
+        return ["bash", "-c", fill(command["shell"], values)]
+    return [fill(word, values) for word in command["argv"]]
+
+
+def run_command(place: Place, command: dict[str, Any], log: str) -> tuple[str, int | None]:
+    """Run a command of the plan: as run_logged."""
+    return run_logged(place, argv_of(command, place.values), command["timeout_seconds"], log)
 
 
 def run_logged(
-    run: Run, argv: list[str], limit: float, mark: str, **place: Any
+    place: Place,
+    argv: list[str],
+    limit: float,
+    log: str,
+    *,
+    env: dict[str, str] | None = None,
+    stdin: str = os.devnull,
 ) -> tuple[str, int | None]:
     """Run a process to its end: `passed`, `failed`, `timed-out` or `interrupted`, and its code.
 
-    When it is over, nothing that it started is left, unless it hid its environment. Raises
-    StepError when it cannot be started or cannot be ended.
+    It has a session of its own, and its output is appended to `log`. When it is over, nothing that
+    it started is left, unless it hid its environment. Raises StepError when it cannot be started
+    or cannot be ended.
     """
+    run, mark = place.run, f"{MARK}={place.mark}"
     if run.stopping:
         return "interrupted", None
+    before = run.seen if time.monotonic() - run.seen.at < 1.0 else look_around(run)
+    opened: list[int] = []
     try:
-        process = start(argv, **place)
+        opened.append(os.open(stdin, os.O_RDONLY | os.O_CLOEXEC))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        opened.append(os.open(log, flags, 0o600))
+        process = subprocess.Popen(
+            argv, cwd=place.cwd, env=env or place.environment(), stdin=opened[0], stdout=opened[1],
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise StepError("failed", f"cannot run {argv[0]!r}: {why}") from None
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
     over = wait(run, process, limit)
-    if over:
-        code = exit_code(process)
-        if not group_lives(process.pid) and not members([], f"{MARK}={mark}", {}, False):
-            return "passed" if code == 0 else "failed", code
-    left = end_tree([process.pid], f"{MARK}={mark}")
-    process.poll()
-    if left:
-        raise StepError("failed", f"could not end the processes {', '.join(map(str, left))}")
+    if not over or strays(run, process.pid, mark, before):
+        left = end_tree([process.pid], mark)
+        process.poll()
+        if left:
+            raise StepError("failed", f"could not end the processes {', '.join(map(str, left))}")
     if not over:
         return ("interrupted" if run.stopping else "timed-out"), None
-    code = exit_code(process)
-    return "passed" if code == 0 else "failed", code
-
-
-def exit_code(process: subprocess.Popen[bytes]) -> int:
-    """The exit code of a process that has ended, as a shell gives it: 128 and its signal."""
     code = process.wait()
-    return code if code >= 0 else 128 - code
+    # As a shell gives it: 128 and the signal.
+    return ("passed", 0) if code == 0 else ("failed", code if code > 0 else 128 - code)
+
+
+def strays(run: Run, root: int, mark: str, before: Look) -> bool:
+    """Whether anything is left of a process that has ended: of its group, its session, its mark.
+
+    What was there `before` it was started is none of that.
+    """
+    try:
+        os.killpg(root, 0)
+    except ProcessLookupError:
+        return newer_ones(run, mark, before, root)
+    except PermissionError:
+        return True
+    return True
+
+
+def newer_ones(run: Run, mark: str, before: Look, root: int = -1, *, prefix: bool = False) -> bool:
+    """Whether a process that was not there `before` carries a mark or is of the root's session."""
+    # After a long time all are looked at: the numbers of those that ended are given again.
+    if not HAS_PROC or time.monotonic() - before.at > 10.0:
+        found = processes(mark, prefix=prefix).values()
+        return any(marked or session == root for _, session, _, marked in found)
+    wanted = mark_in_environ(mark, prefix=prefix)
+    return any(
+        (session == root or wanted in environ_of(pid)) and stat_fields(pid)
+        for pid, session in look_around(run).processes - before.processes
+    )
+
+
+class Look:
+    """Which processes there were at a moment, each with its session."""
+
+    def __init__(self, at: float, processes: set[tuple[int, int]]) -> None:
+        self.at = at
+        self.processes = processes
+
+
+def look_around(run: Run) -> Look:
+    """The processes that there are now."""
+    look = Look(time.monotonic(), set())
+    for pid in pids():
+        try:
+            look.processes.add((pid, os.getsid(pid)))
+        except OSError:
+            continue
+    run.seen = look
+    return look
 
 
 def wait(run: Run, process: subprocess.Popen[bytes], limit: float) -> bool:
@@ -528,17 +652,6 @@ def wait(run: Run, process: subprocess.Popen[bytes], limit: float) -> bool:
     finally:
         if handle is not None:
             os.close(handle)
-
-
-def group_lives(group: int) -> bool:
-    """Whether a process group has a member."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def end_tree(roots: list[int], mark: str, *, prefix: bool = False) -> list[int]:
@@ -571,7 +684,7 @@ def end_tree(roots: list[int], mark: str, *, prefix: bool = False) -> list[int]:
 def members(roots: list[int], mark: str, known: dict[int, str], prefix: bool) -> dict[int, str]:
     """The living processes of a tree, by pid, with their start; `known` are those seen before."""
     found: dict[int, str] = {}
-    everything = processes(os.fsencode(mark), prefix)
+    everything = processes(mark, prefix=prefix)
     for pid, (_, session, started, marked) in everything.items():
         if marked or session in roots or pid in roots or known.get(pid) == started:
             found[pid] = started
@@ -586,41 +699,71 @@ def members(roots: list[int], mark: str, known: dict[int, str], prefix: bool) ->
     return found
 
 
-def processes(mark: bytes, prefix: bool) -> dict[int, tuple[int, int, str, bool]]:
+def processes(mark: str, *, prefix: bool = False) -> dict[int, tuple[int, int, str, bool]]:
     """All processes but zombies: parent, session (or group), start, whether the mark is there."""
     found: dict[int, tuple[int, int, str, bool]] = {}
-    if not os.path.exists("/proc/self/stat"):
-        listed = subprocess.run(
-            ["ps", "axeww", "-o", "pid=,ppid=,pgid=,stat=,lstart=,command="],
-            stdin=subprocess.DEVNULL, capture_output=True, check=False,
-        )  # fmt: skip
-        for line in listed.stdout.splitlines():
-            words = line.split(None, 9)
-            if len(words) == 10 and not words[3].startswith(b"Z"):
-                rest = b" " + words[9] + b" "
-                marked = b" " + mark + (b"" if prefix else b" ") in rest
-                started = b" ".join(words[4:9]).decode()
-                found[int(words[0])] = (int(words[1]), int(words[2]), started, marked)
+    wanted = mark_in_environ(mark, prefix=prefix)
+    for pid in pids():
+        fields = stat_fields(pid)
+        if fields:
+            facts = int(fields[1]), int(fields[3]), fields[19].decode()
+            found[pid] = (*facts, wanted in environ_of(pid))
+    if HAS_PROC:
         return found
-    wanted = b"\0" + mark + (b"" if prefix else b"\0")
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            # proc(5): after the command 0 state, 1 parent, 3 session, 19 start.
-            fields = file_bytes(f"/proc/{entry}/stat").rpartition(b")")[2].split()
-            if len(fields) > 19 and fields[0] not in (b"Z", b"X"):
-                environ = b"\0" + file_bytes(f"/proc/{entry}/environ")
-                started = fields[19].decode()
-                found[int(entry)] = (int(fields[1]), int(fields[3]), started, wanted in environ)
+    for line in ps("axeww", "-o", "pid=,ppid=,pgid=,stat=,lstart=,command="):
+        words = line.split(None, 9)
+        if len(words) == 10 and not words[3].startswith(b"Z"):
+            marked = wanted.replace(b"\0", b" ") in b" " + words[9] + b" "
+            started = b" ".join(words[4:9]).decode()
+            found[int(words[0])] = (int(words[1]), int(words[2]), started, marked)
     return found
+
+
+def stat_fields(pid: int) -> list[bytes]:
+    """What the system tells of a living process; nothing of one that is gone or a zombie.
+
+    proc(5), after the command: 0 state, 1 parent, 3 session, 19 start.
+    """
+    fields = file_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return fields if len(fields) > 19 and fields[0] not in (b"Z", b"X") else []
+
+
+def ps(*words: str) -> list[bytes]:
+    """What ps prints, where there is no /proc."""
+    done = subprocess.run(
+        ["ps", *words], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )  # fmt: skip
+    return done.stdout.splitlines()
+
+
+def pids() -> list[int]:
+    """The numbers of all processes, where the system lists them in /proc."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()] if HAS_PROC else []
+
+
+def mark_in_environ(mark: str, *, prefix: bool = False) -> bytes:
+    """A mark, or what it begins with, as it stands in `environ_of`."""
+    return b"\0" + os.fsencode(mark) + (b"" if prefix else b"\0")
+
+
+def environ_of(pid: int) -> bytes:
+    """A process's environment, each variable between two NULs."""
+    return b"\0" + file_bytes(f"/proc/{pid}/environ")
 
 
 def file_bytes(path: str) -> bytes:
     """What a file holds; empty when it cannot be read."""
+    content = b""
     try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while piece := os.read(descriptor, 65536):
+                content += piece
+        finally:
+            os.close(descriptor)
     except OSError:
         return b""
+    return content
 
 
 def git(run: Run, cwd: str, *words: str, stdin: bytes | None = None) -> tuple[int, str, str]:
@@ -634,33 +777,41 @@ def git(run: Run, cwd: str, *words: str, stdin: bytes | None = None) -> tuple[in
     if cwd != run.root and run.root:
         # In a worktree that has lost its .git, git must not find a repository above it.
         env["GIT_CEILING_DIRECTORIES"] = os.path.dirname(cwd)
+    if not run.git:
+        raise RunError(4, "git is not on PATH", "install git 2.39 or newer")
     try:
         process = subprocess.Popen(
-            [*GIT, *words], cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, start_new_session=True,
+            [*GIT, *words], executable=run.git, cwd=cwd, env=env,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
-    except OSError as error:
-        if not os.path.isdir(cwd):
-            return 128, "", f"the folder {cwd!r} is not there"
-        if not isinstance(error, FileNotFoundError):
+    except OSError:
+        if os.path.isdir(cwd):
             raise
-        raise RunError(4, "git is not on PATH", "install git 2.39 or newer") from None
-    given: bytes | None = stdin or b""
+        return 128, "", f"the folder {cwd!r} is not there"
     patience = GRACE
     while True:
         try:
-            out, err = process.communicate(given, timeout=0.5)
+            out, err = process.communicate(stdin, timeout=0.5)
             break
         except subprocess.TimeoutExpired:
-            given = None
+            stdin = None
             patience -= 0.5 if run.stopping else 0.0
             if patience < 0:
                 # It hangs, for example in a filter.
                 run.cut = True
-                end_tree([process.pid], env[MARK])
+                end_tree([process.pid], f"{MARK}={env[MARK]}")
                 patience = GRACE
     message = err.decode("utf-8", "replace").strip()
     return process.returncode, out.decode("utf-8", "surrogateescape"), message
+
+
+def git_in(run: Run, task: Task, trouble: str, *words: str, stdin: bytes | None = None) -> str:
+    """What git prints in a task's worktree. Raises StepError."""
+    code, text, message = git(run, task.worktree, *words, stdin=stdin)
+    if code != 0:
+        raise StepError("failed", f"{trouble}: {message}")
+    return text
 
 
 # --- Claims ---------------------------------------------------------------------------------
@@ -668,17 +819,11 @@ def git(run: Run, cwd: str, *words: str, stdin: bytes | None = None) -> tuple[in
 
 def process_start(pid: int) -> str:
     """When a process was started, in words that no other process with this pid repeats."""
-    fields = file_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    if len(fields) > 19:
-        boot = file_bytes("/proc/sys/kernel/random/boot_id").decode().strip()
-        return "" if fields[0] in (b"Z", b"X") else f"{boot} {fields[19].decode()}"
-    if os.path.exists("/proc/self/stat"):
-        return ""
-    listed = subprocess.run(
-        ["ps", "-o", "lstart=", "-p", str(pid)],
-        stdin=subprocess.DEVNULL, capture_output=True, check=False,
-    )  # fmt: skip
-    return " ".join(listed.stdout.decode().split())
+    if not HAS_PROC:
+        return b" ".join(b" ".join(ps("-o", "lstart=", "-p", str(pid))).split()).decode()
+    fields = stat_fields(pid)
+    boot = file_bytes("/proc/sys/kernel/random/boot_id").decode().strip()
+    return f"{boot} {fields[19].decode()}" if fields else ""
 
 
 def claim(run: Run, things: list[str]) -> None:
@@ -781,84 +926,51 @@ def hold_worktrees(run: Run) -> int:
 # --- Conditions and steps -------------------------------------------------------------------
 
 
-class Place:
-    """Where a step runs: working directory, values, mark, and how its records are found."""
-
-    def __init__(
-        self,
-        run: Run,
-        phase: str,
-        mark: str,
-        cwd: str,
-        values: dict[str, str],
-        task: Task | None = None,
-    ) -> None:
-        self.run = run
-        self.phase = phase
-        self.mark = os.path.join(run.folder, mark)
-        self.cwd = cwd
-        self.values = values
-        self.task = task
-
-    def environment(self) -> dict[str, str]:
-        """What its processes find in their environment."""
-        env = {**self.run.environ, MARK: self.mark}
-        for name in (*self.run.plan["variables"], "item"):
-            if name in self.values:
-                env[f"PLAN_{name}"] = self.values[name]
-        for name in ("RUN_ID", "RUN_DIR", "REPO_ROOT"):
-            env[name] = self.values[name]
-        if self.task:
-            env |= {"TASK": self.task.name, "WORKTREE": self.task.worktree}
-        return env
-
-
-def argv_of(command: dict[str, Any], values: dict[str, str]) -> list[str]:
-    """A command as an argument list."""
-    if command["shell"] is not None:
-        return ["bash", "-c", fill(command["shell"], values)]
-    return [fill(word, values) for word in command["argv"]]
-
-
 def holds(condition: dict[str, Any], place: Place, log: str) -> bool:
     """Whether a condition holds. Raises StepError."""
-    run = place.run
-    if "command" in condition:
-        command = condition["command"]
-        argv = argv_of(command, place.values)
-        status, code = run_logged(
-            run, argv, command["timeout_seconds"], place.mark,
-            cwd=place.cwd, env=place.environment(), log=log,
-        )  # fmt: skip
+
+    def ask(part: dict[str, Any]) -> bool:
+        if "command" not in part:
+            passed = [b["name"] for b in place.run.gate.get("backups", []) if is_passed(b)]
+            return part["backup_passed"] in passed
+        status, code = run_command(place, part["command"], log)
         if status == "interrupted":
             raise StepError(status, "interrupted")
         if status == "timed-out" or code is None or code > 125:
             why = "it timed out" if status == "timed-out" else f"exit code {code}"
             raise StepError("failed", f"its condition could not be decided: {why}")
         return code == 0
-    if "all" in condition:
-        return all(holds(part, place, log) for part in condition["all"])
-    if "any" in condition:
-        return any(holds(part, place, log) for part in condition["any"])
+
+    return truth(condition, place.values, place.run.root, ask) is True
+
+
+def truth(
+    condition: dict[str, Any], values: dict[str, str], root: str, ask: Callable[[Any], bool | None]
+) -> bool | None:
+    """Whether a condition holds; None when `ask` does not know of a command or a backup."""
     if "not" in condition:
-        return not holds(condition["not"], place, log)
-    verdict = plain_verdict(condition, place.values, run.root)
-    if verdict is None:
-        passed = [
-            step["name"] for step in run.gate.get("backups", []) if step["status"] == "passed"
-        ]
-        return condition["backup_passed"] in passed
-    return verdict
-
-
-def plain_verdict(condition: dict[str, Any], values: dict[str, str], root: str) -> bool | None:
-    """Whether a condition on the environment or a path holds; None for another kind."""
+        inner = truth(condition["not"], values, root, ask)
+        return None if inner is None else not inner
+    for word, decisive in (("all", False), ("any", True)):
+        if word in condition:
+            known = True
+            for part in condition[word]:
+                found = truth(part, values, root, ask)
+                if found is decisive:
+                    return decisive
+                known = known and found is not None
+            return not decisive if known else None
     if "env" in condition:
         value = os.environ.get(condition["env"], "")
         return value == fill(condition["equals"], values) if "equals" in condition else value != ""
     if "path_exists" in condition:
         return os.path.exists(os.path.join(root, fill(condition["path_exists"], values)))
-    return None
+    return ask(condition)
+
+
+def foreseen(condition: dict[str, Any], values: dict[str, str], root: str) -> bool | None:
+    """Whether a condition holds, as far as that is known without running anything."""
+    return truth(condition, values, root, lambda _: None)
 
 
 def run_step(
@@ -871,16 +983,12 @@ def run_step(
     event(run, "started", place.phase, task=place.task, name=step["name"])
     record(place)
     began = time.monotonic()
-    env = place.environment()
     try:
         if command["when"] is not None and not holds(command["when"], place, log):
             step["status"], step["reason"] = "skipped", "its condition does not hold"
         else:
             step["log"] = os.path.relpath(log, run.folder)
-            status, code = run_logged(
-                run, argv_of(command, place.values), command["timeout_seconds"], place.mark,
-                cwd=place.cwd, env=env, log=log,
-            )  # fmt: skip
+            status, code = run_command(place, command, log)
             step["status"], step["exit_code"] = status, code
             if status == "failed":
                 step["reason"] = f"exit code {code}"
@@ -926,32 +1034,21 @@ def prove_backup(
             raise StepError("failed", f"its artifact {path} {what}")
         if facts.st_mtime_ns < stamp:
             raise StepError("failed", f"its artifact {path} is older than the start of the run")
+        import hashlib
+
         try:
-            digest = file_sha256(path)
+            with open(path, "rb", buffering=0) as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise StepError("failed", f"its artifact {path}: {error.strerror}") from None
         step["artifact"] = {"path": path, "size": facts.st_size, "sha256": digest}
     if command["check"] is not None:
-        check = command["check"]
-        status, code = run_logged(
-            place.run, argv_of(check, place.values), check["timeout_seconds"], place.mark,
-            cwd=place.cwd, env=place.environment(), log=log.removesuffix(".log") + "-check.log",
-        )  # fmt: skip
+        check_log = log.removesuffix(".log") + "-check.log"
+        status, code = run_command(place, command["check"], check_log)
         if status != "passed":
             why = "timed out" if status == "timed-out" else f"exit code {code}"
             word = "interrupted" if status == "interrupted" else "failed"
             raise StepError(word, f"its check failed: {why}")
-
-
-def file_sha256(path: str) -> str:
-    """The SHA-256 of a file, read in pieces."""
-    from hashlib import sha256
-
-    digest = sha256()
-    with open(path, "rb", buffering=0) as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 # --- The run --------------------------------------------------------------------------------
@@ -1148,12 +1245,17 @@ def require_agents(run: Run) -> None:
 
 def missing_program(program: str, cwd: str, path: str) -> str | None:
     """Why a program cannot be run, as the system says it; None when it can."""
+    if find_program(program, cwd, path):
+        return None
+    there = "/" in program and os.path.exists(os.path.join(cwd, program))
+    return "Permission denied" if there else "No such file or directory"
+
+
+def find_program(program: str, cwd: str, path: str) -> str:
+    """The file that a program's name stands for; empty when there is none that can be run."""
     names = [program] if "/" in program else [f"{p or '.'}/{program}" for p in path.split(":")]
     places = [os.path.join(cwd, name) for name in names]
-    if any(os.path.isfile(place) and os.access(place, os.X_OK) for place in places):
-        return None
-    there = "/" in program and os.path.exists(places[0])
-    return "Permission denied" if there else "No such file or directory"
+    return next((p for p in places if os.path.isfile(p) and os.access(p, os.X_OK)), "")
 
 
 def require_dependencies(run: Run) -> None:
@@ -1170,6 +1272,12 @@ def is_well(task: Task) -> bool:
     if task.status == "no-change":
         return task.plan["agent"]["allow_no_change"]
     return task.status == "passed" or (task.status == "skipped" and not left_out(task))
+
+
+def unmet(task: Task, who: str = "it") -> str:
+    """Why a task cannot run because of another; empty when it can."""
+    bad = next((other for other in task.after if not is_well(other)), None)
+    return f"{who} depends on {bad.name}, which is {bad.status}" if bad is not None else ""
 
 
 def left_out(task: Task) -> bool:
@@ -1346,6 +1454,7 @@ def enter(run: Run, base: str) -> None:
     if run.resume and not os.path.isdir(run.folder):
         raise RunError(2, f"there is no run {run.id!r} to go on with", "check RUN_ID and LOG_ROOT")
     exclude(run)
+    run.first = look_around(run)
     make_dir(run.folder)
     write(os.path.join(run.folder, ".started"), "")
     event(run, "started", "run", base=base)
@@ -1429,7 +1538,7 @@ def run_gate_steps(run: Run, kind: str, phase: str, stamp: int) -> None:
             continue
         make_dir(folder)
         say(run, f"{kind} {command['name']}", "started")
-        place = Place(run, phase, kind, run.root, run.values)
+        place = Place(run, phase, kind)
         log = os.path.join(folder, command["name"] + ".log")
         run_step(place, command, step, log, stamp)
         say(run, f"{kind} {command['name']}", step["status"], step["reason"])
@@ -1445,13 +1554,14 @@ def expand_at_gate(run: Run) -> None:
     for number, task in enumerate(run.plan["tasks"]):
         if task["for_each"] is not None and "items" not in task["for_each"]:
             items[number] = read_items(run, task["for_each"], number)
-    kept = {task.name: task.result for task in run.tasks}
-    try:
-        run.tasks = expand(run, items)
-    except RunError as error:
-        raise RunError(3, str(error), error.hint) from None
-    for task in run.tasks:
-        task.result = kept.get(task.name, {})
+    if is_dynamic(run):
+        kept = {task.name: task.result for task in run.tasks}
+        try:
+            run.tasks = expand(run, items)
+        except RunError as error:
+            raise RunError(3, str(error), error.hint) from None
+        for task in run.tasks:
+            task.result = kept.get(task.name, {})
     choose(run, final=True)
     require_dependencies(run)
     bases: dict[str, str] = {"": run.base}
@@ -1465,10 +1575,9 @@ def expand_at_gate(run: Run) -> None:
         if task.chosen and task.plan["when"] is None and not task.result:
             require_free(task, taken, folders)
             task.free = True
+        task.row = ""
     if is_dynamic(run):
         claim_branches(run)
-    with run.changed:
-        run.texts.clear()
 
 
 def branches(run: Run) -> set[str]:
@@ -1513,14 +1622,11 @@ def read_items(run: Run, source: dict[str, Any], number: int) -> list[str]:
         log = os.path.join(run.folder, "preflight", f"for-each-{number + 1:02d}.log")
         what = f"`{clear(command, run.values)}`"
         unlink(log)
-        place = Place(run, "gate", "preflight", run.root, run.values)
+        place = Place(run, "gate", "preflight")
         # Only what it prints on stdout is a list; both streams share one log, so it gets two.
         argv = ["bash", "-c", 'exec "$@" 2>"$0"', log + ".stderr", *argv_of(command, run.values)]
         try:
-            status, code = run_logged(
-                run, argv, command["timeout_seconds"], place.mark,
-                cwd=run.root, env=place.environment(), log=log,
-            )  # fmt: skip
+            status, code = run_logged(place, argv, command["timeout_seconds"], log)
         except StepError as error:
             raise RunError(3, f"for_each {what}: {error}") from None
         if status != "passed":
@@ -1552,7 +1658,7 @@ def write_plan(run: Run) -> None:
             "worktree": task.worktree, "base": task.base,
             "owns": [fill(text, task.values) for text in task.plan["owns"]],
             "depends_on": [other.name for other in task.after],
-            "changelog": optional(task.plan["changelog"], task.values),
+            "changelog": fill(task.plan["changelog"], task.values),
             "estimate_minutes": task.plan["estimate_minutes"],
             "prompt_sha256": sha256(prompt).hexdigest(),
         })  # fmt: skip
@@ -1563,16 +1669,11 @@ def write_plan(run: Run) -> None:
         "integration_branch": run.integration, "worktree_root": worktree_root(run),
         "max_parallel": run.max_parallel, "on_failure": plan["on_failure"],
         "checks": [clear(command, run.values) for command in plan["checks"]],
-        "changelog_file": optional(plan["changelog_file"], run.values),
+        "changelog_file": fill(plan["changelog_file"], run.values),
         "setup_minutes": plan["setup_minutes"],
         "variables": {name: run.values[name] for name in plan["variables"]}, "tasks": rows,
     }  # fmt: skip
-    write(os.path.join(run.folder, "plan.json"), to_json(value) + "\n")
-
-
-def optional(text: Any, values: dict[str, str]) -> str | None:
-    """A text that the plan may leave out."""
-    return None if text is None else fill(text, values)
+    write_record(run, "plan.json", value)
 
 
 # --- Tasks ----------------------------------------------------------------------------------
@@ -1587,7 +1688,7 @@ def run_task(run: Run, task: Task) -> None:
     began = time.monotonic()
     run.ran = True
     try:
-        place = Place(run, "task", task.folder, run.root, task.values, task)
+        place = Place(run, "task", task.folder, task)
         try:
             if task.plan["when"] is not None and not known.get("agent_started"):
                 log = os.path.join(folder, "when.log")
@@ -1611,7 +1712,7 @@ def run_task(run: Run, task: Task) -> None:
     except (OSError, RunError) as error:
         with run.changed:
             task.result |= {"status": "failed", "reason": f"its records cannot be kept: {error}"}
-            run.texts.pop(task.name, None)
+            task.row = ""
         failed(run, error)
 
 
@@ -1719,7 +1820,7 @@ def run_agent(run: Run, task: Task, folder: str, prompt: str, log: str) -> tuple
     event(run, "started", "agent", task=task)
     forget_agent(folder)
     save_task(run, task)
-    place = Place(run, "agent", task.folder, task.worktree, task.values, task)
+    place = Place(run, "agent", task.folder, task, task.worktree)
     env = place.environment() | {k: fill(v, task.values) for k, v in agent["env"].items()}
     argv = agent_argv(run, task, prompt, prompt_file)
     missing = missing_program(argv[0], task.worktree, env.get("PATH", ""))
@@ -1727,9 +1828,8 @@ def run_agent(run: Run, task: Task, folder: str, prompt: str, log: str) -> tuple
         raise StepError("failed", f"cannot run {argv[0]!r}: {missing}")
     mark_log(log)
     status, code = run_logged(
-        run, ["sh", "-c", AGENT_SHELL, folder, *argv], agent["timeout_seconds"], place.mark,
-        cwd=task.worktree, env=env, log=log,
-        stdin=prompt_file if agent["prompt_mode"] == "stdin" else None,
+        place, ["sh", "-c", AGENT_SHELL, folder, run.mask, *argv], agent["timeout_seconds"], log,
+        env=env, stdin=prompt_file if agent["prompt_mode"] == "stdin" else os.devnull,
     )  # fmt: skip
     if code is None:
         # Being ended is no end of its own.
@@ -1771,21 +1871,21 @@ def make_worktree(run: Run, task: Task, folder: str, known: dict[str, Any]) -> N
         maker = file_bytes(os.path.join(admin, MAKER)).decode("utf-8", "surrogateescape")
         if maker not in ("", run.folder):
             raise StepError("failed", f"the worktree {task.worktree} is one of the run {maker}")
-        if not os.path.exists(os.path.join(admin, "index")):
-            # The runner was killed before the files were there.
-            check_out(run, task)
-        return
-    make_dir(os.path.dirname(task.worktree))
-    with run.add_lock:
-        lock = hold_worktrees(run)
-        try:
-            add_worktree(run, task, note, known if ours else None)
-        finally:
-            os.close(lock)
-    text = file_bytes(os.path.join(task.worktree, ".git")).removeprefix(b"gitdir: ").strip()
-    admin = os.path.join(task.worktree, os.fsdecode(text))
-    write(os.path.join(admin, MAKER), run.folder)
-    check_out(run, task)
+        if os.path.exists(os.path.join(admin, "index")):
+            return
+        # The runner was killed before the files were there.
+    else:
+        make_dir(os.path.dirname(task.worktree))
+        with run.add_lock:
+            lock = hold_worktrees(run)
+            try:
+                add_worktree(run, task, note, known if ours else None)
+            finally:
+                os.close(lock)
+        text = file_bytes(os.path.join(task.worktree, ".git")).removeprefix(b"gitdir: ").strip()
+        admin = os.path.join(task.worktree, os.fsdecode(text))
+        write(os.path.join(admin, MAKER), run.folder)
+    git_in(run, task, "checking out the worktree failed", "reset", "--hard", "--quiet")
 
 
 def add_worktree(run: Run, task: Task, note: str, known: dict[str, Any] | None) -> None:
@@ -1812,13 +1912,6 @@ def add_worktree(run: Run, task: Task, note: str, known: dict[str, Any] | None) 
     raise StepError("failed", f"git worktree add failed: {message}")
 
 
-def check_out(run: Run, task: Task) -> None:
-    """Fill a worktree that was added without its files. Raises StepError."""
-    code, _, message = git(run, task.worktree, "reset", "--hard", "--quiet")
-    if code != 0:
-        raise StepError("failed", f"checking out the worktree failed: {message}")
-
-
 def branch_tip(run: Run, branch: str) -> str:
     """The commit of a branch; empty when there is no such branch."""
     return git(run, run.root, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")[1].strip()
@@ -1827,7 +1920,7 @@ def branch_tip(run: Run, branch: str) -> str:
 def run_steps(run: Run, task: Task, kind: str, folder: str) -> None:
     """Run a task's setup or verify commands in its worktree. Raises StepError at a failure."""
     for number, command in enumerate(task.plan[kind], 1):
-        place = Place(run, kind, task.folder, task.worktree, task.values, task)
+        place = Place(run, kind, task.folder, task, task.worktree)
         step = task.result[kind][number - 1]
         if step["status"] == "passed":
             continue
@@ -1843,9 +1936,7 @@ def look(run: Run, task: Task, *only: str) -> tuple[str | None, str, list[tuple[
     """A worktree's head, branch and uncommitted entries, each as its line and its path."""
     words = ["status", "--porcelain=v2", "--branch", "-z", "--no-renames", "--untracked-files=all"]
     words.append("--ignore-submodules=none")
-    code, text, message = git(run, task.worktree, *words, "--", *only)
-    if code != 0:
-        raise StepError("failed", f"the worktree cannot be read: {message}")
+    text = git_in(run, task, "the worktree cannot be read", *words, "--", *only)
     head, branch = None, ""
     entries: list[tuple[str, str]] = []
     fields = {"1": 8, "u": 10, "?": 1}
@@ -1863,9 +1954,7 @@ def names_changed(run: Run, task: Task, head: str, *only: str) -> list[str]:
     """The files that differ between a task's base and its head."""
     words = ["diff", "--name-only", "-z", "--no-renames", "--ignore-submodules=none"]
     words += [task.base, head, "--", *only]
-    code, text, message = git(run, task.worktree, *words)
-    if code != 0:
-        raise StepError("failed", f"git diff failed: {message}")
+    text = git_in(run, task, "git diff failed", *words)
     return [name for name in text.split("\0") if name]
 
 
@@ -1882,9 +1971,8 @@ def collect(run: Run, task: Task, before: set[str], stamp: int) -> None:
             ("--literal-pathspecs", "add", "--all", *listed),
             ("--literal-pathspecs", "commit", "--quiet", "-m", message, *listed),
         ):
-            code, _, why = git(run, task.worktree, *words, stdin=paths)
-            if code != 0:
-                raise StepError("failed", f"what the agent left could not be committed: {why}")
+            trouble = "what the agent left could not be committed"
+            git_in(run, task, trouble, *words, stdin=paths)
         head, branch, entries = look(run, task)
         left = [path for line, path in entries if line not in before or newer(task, path, stamp)]
     result["head"], result["uncommitted"] = head, sorted(left)
@@ -1902,7 +1990,6 @@ def collect(run: Run, task: Task, before: set[str], stamp: int) -> None:
         result["out_of_scope"] = sorted(outside)
     if branch != task.branch:
         raise StepError("failed", f"the worktree is not on its branch {task.branch} any more")
-    save_task(run, task)
 
 
 def newer(task: Task, path: str, stamp: int) -> bool:
@@ -1948,51 +2035,64 @@ def has_entry(run: Run, task: Task, path: str) -> bool:
     return code != 0
 
 
+class Order:
+    """Gives out tasks, each after what it depends on, else in the plan's order."""
+
+    def __init__(self, tasks: list[Task]) -> None:
+        self.tasks = tasks
+        self.place = {id(task): number for number, task in enumerate(tasks)}
+        self.waiting = [len(task.after) for task in tasks]
+        self.dependants: list[list[int]] = [[] for _ in tasks]
+        for number, task in enumerate(tasks):
+            for other in task.after:
+                self.dependants[self.place[id(other)]].append(number)
+        self.ready = [number for number, task in enumerate(tasks) if not task.after]
+
+    def take(self) -> Task:
+        """The next one of those that are ready."""
+        return self.tasks[heapq.heappop(self.ready)]
+
+    def done(self, task: Task) -> None:
+        """What depends on this one does not wait for it any more."""
+        for number in self.dependants[self.place[id(task)]]:
+            self.waiting[number] -= 1
+            if self.waiting[number] == 0:
+                heapq.heappush(self.ready, number)
+
+
 def run_tasks(run: Run) -> None:
     """Run all tasks that may run, so many at once, each after what it depends on."""
-    waiting = [len(task.after) for task in run.tasks]
-    dependants: dict[str, list[int]] = {}
-    for number, task in enumerate(run.tasks):
-        for other in task.after:
-            dependants.setdefault(other.name, []).append(number)
-    ready = [number for number, task in enumerate(run.tasks) if not task.after]
-    running: dict[str, threading.Thread] = {}
+    order = Order(run.tasks)
+    running: dict[str, tuple[Task, threading.Thread]] = {}
     over: list[Task] = []
     no_more = ""
     if run.plan["on_failure"] == "stop":
         left = [t for t in run.tasks if t.name not in run.rerun and stands(run, t)]
         no_more = "" if all(map(is_well, left)) else "an earlier task failed"
-    while ready or running:
-        while ready and len(running) < run.max_parallel:
-            task = run.tasks[heapq.heappop(ready)]
-            if to_be_run(run, task, no_more):
-                # A postflight that passed before this is worth nothing any more.
-                run.postflight = steps_of(run.plan["postflight"], run.values, [])
-                say(run, task.name, "started")
-                thread = threading.Thread(target=in_thread, args=(run, task, over), daemon=True)
-                running[task.name] = thread
-                thread.start()
-            else:
-                over.append(task)
-                break
+    while order.ready or running:
+        while order.ready and len(running) < run.max_parallel:
+            task = order.take()
+            if not to_be_run(run, task, "the run was stopped" if run.stopping else no_more):
+                order.done(task)
+                continue
+            # A postflight that passed before this is worth nothing any more.
+            run.postflight = steps_of(run.plan["postflight"], run.values, [])
+            say(run, task.name, "started")
+            thread = threading.Thread(target=in_thread, args=(run, task, over), daemon=True)
+            running[task.name] = task, thread
+            thread.start()
         with run.changed:
-            if not over:
+            if running and not over:
                 run.changed.wait(1.0)
-            run.screen.tick(run, [task for task in run.tasks if task.name in running])
+            run.screen.tick(run, [task for task, _ in running.values()])
             done = over[:]
             over.clear()
         for task in done:
-            if task.name in running:
-                running.pop(task.name).join()
-                say(run, task.name, task.status, task.result.get("reason"))
-                if not is_well(task) and run.plan["on_failure"] == "stop":
-                    no_more = "an earlier task failed"
-            for number in dependants.get(task.name, []):
-                waiting[number] -= 1
-                if waiting[number] == 0:
-                    heapq.heappush(ready, number)
-        if run.stopping:
-            no_more = "the run was stopped"
+            running.pop(task.name)[1].join()
+            order.done(task)
+            say(run, task.name, task.status, task.result.get("reason"))
+            if not is_well(task) and run.plan["on_failure"] == "stop":
+                no_more = "an earlier task failed"
     run.screen.clear()
 
 
@@ -2015,8 +2115,7 @@ def to_be_run(run: Run, task: Task, no_more: str) -> bool:
         return False
     if task.name not in run.rerun and stands(run, task):
         return False
-    bad = next((other for other in task.after if not is_well(other)), None)
-    why = f"it depends on {bad.name}, which is {bad.status}" if bad is not None else no_more
+    why = unmet(task) or no_more
     if why and not task.result:
         task.result = {**blank_result(task), "reason": why}
     return not why
@@ -2067,12 +2166,9 @@ def run_finish(run: Run) -> None:
 
 def explain(run: Run, task: Task) -> None:
     """Say why a task was not started."""
-    bad = next((other for other in task.after if not is_well(other)), None)
-    reason = task.result.get("reason")
-    if bad is not None:
-        reason = reason or f"it depends on {bad.name}, which is {bad.status}"
-    task.result = {**blank_result(task), "reason": reason or "the run ended before it"}
-    run.texts.pop(task.name, None)
+    reason = task.result.get("reason") or unmet(task) or "the run ended before it"
+    task.result = {**blank_result(task), "reason": reason}
+    task.row = ""
     event(run, "cancelled", "task", task=task, status="not-started", reason=task.result["reason"])
 
 
@@ -2089,7 +2185,7 @@ def run_postflight(run: Run) -> bool:
             continue
         make_dir(folder)
         say(run, f"postflight {step['name']}", "started")
-        place = Place(run, "postflight", "postflight", run.root, run.values)
+        place = Place(run, "postflight", "postflight")
         run_step(place, command, step, os.path.join(folder, step["name"] + ".log"))
         say(run, f"postflight {step['name']}", step["status"], step["reason"])
         if step["status"] not in ("passed", "skipped"):
@@ -2120,7 +2216,7 @@ def merge_events(run: Run) -> None:
     ]  # fmt: skip
     if more:
         merged = sorted(events + more, key=lambda one: str(one.get("at")))
-        lines = [to_json({**one, "seq": number}, None) for number, one in enumerate(merged, 1)]
+        lines = [encoded({**one, "seq": number}) for number, one in enumerate(merged, 1)]
         write(path, "\n".join(lines) + "\n")
         run.counts["events.jsonl"] = len(lines)
 
@@ -2176,7 +2272,7 @@ def condition_in_bash(run: Run, condition: dict[str, Any]) -> str:
             return "{ " + joint.join(condition_in_bash(run, c) for c in condition[word]) + "; }"
     if "not" in condition:
         return "! { " + condition_in_bash(run, condition["not"]) + "; }"
-    place = Place(run, "rollback", "rollback", run.root, run.values)
+    place = Place(run, "rollback", "rollback")
     return "true" if holds(condition, place, os.devnull) else "false"
 
 
@@ -2325,14 +2421,17 @@ def print_summary(run: Run) -> None:
     show("\n".join(lines))
 
 
-def describe(plan: dict[str, Any], tasks: list[Task], view: "View") -> list[str]:
+def describe(plan: dict[str, Any], tasks: list[Task], view: View) -> list[str]:
     """What a run does, in order, every command in clear text."""
     lines: list[str] = []
     for title, kind in (("preflight", "preflight"), ("backups", "backups")):
         lines += [title] if plan[kind] else []
         for command in plan[kind]:
             lines += view.step("  ", command, "", view.values)
-    for task in in_order(tasks):
+    order = Order(tasks)
+    while order.ready:
+        task = order.take()
+        order.done(task)
         lines += view.task(task)
     for title, kind in (
         ("postflight", "postflight"),
@@ -2342,26 +2441,6 @@ def describe(plan: dict[str, Any], tasks: list[Task], view: "View") -> list[str]
         for command in plan[kind]:
             lines += view.step("  ", command, "", view.values)
     return lines
-
-
-def in_order(tasks: list[Task]) -> list[Task]:
-    """The tasks so that each comes after what it depends on, else in the plan's order."""
-    place = {id(task): number for number, task in enumerate(tasks)}
-    waiting = {id(task): len(task.after) for task in tasks}
-    dependants: dict[int, list[int]] = {}
-    for task in tasks:
-        for other in task.after:
-            dependants.setdefault(place[id(other)], []).append(place[id(task)])
-    ready = [number for number, task in enumerate(tasks) if not task.after]
-    found: list[Task] = []
-    while ready:
-        number = heapq.heappop(ready)
-        found.append(tasks[number])
-        for other in dependants.get(number, []):
-            waiting[id(tasks[other])] -= 1
-            if waiting[id(tasks[other])] == 0:
-                heapq.heappush(ready, other)
-    return found
 
 
 class View:
@@ -2468,20 +2547,6 @@ def condition_text(condition: dict[str, Any], values: dict[str, str]) -> str:
     return f"{word}({'; '.join(condition_text(part, values) for part in condition[word])})"
 
 
-def foreseen(condition: dict[str, Any], values: dict[str, str], root: str) -> bool | None:
-    """Whether a condition holds, as far as that is known without running anything."""
-    if "not" in condition:
-        inner = foreseen(condition["not"], values, root)
-        return None if inner is None else not inner
-    for word, decisive in (("all", False), ("any", True)):
-        if word in condition:
-            parts = [foreseen(part, values, root) for part in condition[word]]
-            if decisive in parts:
-                return decisive
-            return None if None in parts else not decisive
-    return plain_verdict(condition, values, root)
-
-
 def dry_run(run: Run) -> None:
     """Print what would be done."""
     plan = run.plan
@@ -2553,14 +2618,27 @@ def claim_branches(run: Run) -> None:
         claim(run, wanted)
 
 
+def begin(run: Run) -> None:
+    """Demand what must hold before anything is done, claim the run, make its folder or take it up.
+
+    Raises RunError (2, 3, 4, 11).
+    """
+    base = commit_of(run, fill(run.plan["base"], run.values), 2)
+    run.tasks = expand(run, {})
+    choose(run, final=False)
+    if not os.path.isdir(run.folder):
+        require_dependencies(run)
+    require_agents(run)
+    claim(run, [f"run {run.id}"])
+    if run.whole and not is_dynamic(run):
+        claim_branches(run)
+    enter(run, base)
+
+
 def phase_all(run: Run) -> int:
     """The whole run."""
     run.whole = True
-    base = prepare(run)
-    claim(run, [f"run {run.id}"])
-    if run.tasks and not is_dynamic(run):
-        claim_branches(run)
-    enter(run, base)
+    begin(run)
     try:
         run_gate(run)
     except RunError as error:
@@ -2578,29 +2656,22 @@ def phase_all(run: Run) -> int:
 
 def finish_and_print(run: Run) -> None:
     """The end of a run, whatever came before."""
-    left = end_tree([], f"{MARK}={run.folder}/", prefix=True)
+    mark = f"{MARK}={run.folder}/"
+    left: list[int] = []
+    # One in the middle of an exec shows no environment: look twice.
+    for pause in (0.01, 0.0):
+        if newer_ones(run, mark, run.first, prefix=True):
+            left = end_tree([], mark, prefix=True)
+        time.sleep(pause)
     if left:
         event(run, "error", "run", reason="processes could not be ended", pids=left)
     run_finish(run)
     print_summary(run)
 
 
-def prepare(run: Run) -> str:
-    """What must hold before anything is done. Raises RunError (2, 4)."""
-    base = commit_of(run, fill(run.plan["base"], run.values), 2)
-    run.tasks = expand(run, {})
-    choose(run, final=False)
-    if not os.path.isdir(run.folder):
-        require_dependencies(run)
-    require_agents(run)
-    return base
-
-
 def phase_gate(run: Run) -> int:
     """The gate alone."""
-    base = prepare(run)
-    claim(run, [f"run {run.id}"])
-    enter(run, base)
+    begin(run)
     try:
         run_gate(run)
     except RunError as error:
@@ -2635,9 +2706,9 @@ def phase_task(run: Run, name: str) -> int:
         if stands(run, task) and not again:
             raise RunError(3, f"the agent of {task.name} had started already ({task.status})",
                           f"RERUN={task.name} runs it again")  # fmt: skip
-        bad = next((other for other in task.after if not is_well(other)), None)
-        if bad is not None:
-            raise RunError(3, f"{task.name} depends on {bad.name}, which is {bad.status}")
+        why = unmet(task, task.name)
+        if why:
+            raise RunError(3, why)
         say(run, task.name, "started")
         run_task(run, task)
         say(run, task.name, task.status, task.result.get("reason"))
@@ -2686,7 +2757,7 @@ def phase_finish(run: Run) -> int:
 
 def phase_status(run: Run) -> int:
     """Print what is recorded; what a dead runner left running is recorded as interrupted."""
-    if "RUN_ID" not in os.environ or not os.environ["RUN_ID"]:
+    if not os.environ.get("RUN_ID"):
         run.id = newest_run(os.path.dirname(run.folder))
         run.folder = os.path.join(os.path.dirname(run.folder), run.id)
         run.values |= {"RUN_ID": run.id, "RUN_DIR": run.folder}
