@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanout.book import Book, changes_of, fold_changes
-from fanout.reconciling import reconcile
+from fanout.book import Book, changes_of, fold_changes, reconcile
 from world import World
 
 BASE = """# Changelog
@@ -69,7 +68,8 @@ class History:
 
     def reconciled(self, one: str, two: str) -> str | None:
         """What becomes of the file."""
-        made = reconcile(self.blob("main"), self.blob(one), self.blob(two), self.name)
+        base, ours, theirs = (self.blob(name) for name in ("main", one, two))
+        made = reconcile(base, ours, theirs, self.name)
         return None if made is None else made.decode()
 
 
@@ -151,7 +151,7 @@ def test_an_item_brings_its_code_along_and_takes_the_style_of_the_file() -> None
     assert made == (ours + "* New\r\n\r\n  ```\r\n  x\r\n  ```\r\n").encode()
 
 
-OTHER_EDITS: list[Callable[[str], str]] = [
+MORE_THAN_ENTRIES: list[Callable[[str], str]] = [
     lambda book: book.replace("Old thing", "Old things"),
     lambda book: book.replace("- Old thing\n", "- Old thing\n  - nested\n"),
     lambda book: book.replace("- Old thing\n", ""),
@@ -171,7 +171,7 @@ OTHER_EDITS: list[Callable[[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize("change", OTHER_EDITS)
+@pytest.mark.parametrize("change", MORE_THAN_ENTRIES)
 def test_what_is_more_than_entries_is_left_to_a_merge(change: Callable[[str], str]) -> None:
     theirs = change(put("- One\n")(BASE))
     assert reconcile(BASE.encode(), BASE.encode(), theirs.encode(), "CHANGELOG.md") is None

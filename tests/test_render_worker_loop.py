@@ -75,6 +75,16 @@ def refusal(code: int, *words: str) -> dict[str, Any]:
 # --- The command ----------------------------------------------------------------------------
 
 
+def test_a_task_that_names_no_place_for_its_changelog_entry_is_told(runner: Runner) -> None:
+    tasks = [task("one"), task("two-{item}", for_each=["a"]), task("three", changelog="c/3.md")]
+    ran = render(*written(runner, tasks=tasks))
+    assert ran.code == 0
+    assert ran.data["without_changelog"] == ["one", "two-{item}"]
+    assert "of: one, two-{item}\n" in ran.err
+    ran = render(*written(runner, tasks=tasks[2:]))
+    assert (ran.data["without_changelog"], ran.err) == ([], "")
+
+
 def test_it_answers_with_what_it_wrote_and_what_comes_next(runner: Runner) -> None:
     """As a process, and the commands of its answer work as they stand."""
     words = written(runner)

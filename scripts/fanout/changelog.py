@@ -12,8 +12,7 @@ from fanout import git, records
 from fanout.book import Book, Entry, Folded, changes_of, fold_changes
 from fanout.conventions import BOOK_NAME, FOLDERS, is_book, is_fragment_name, is_no_fragment
 from fanout.fields import NamedTuple
-from fanout.fragments import malformed
-from fanout.objects import read_objects
+from fanout.fragments import fragment_for, malformed
 from fanout.outline import same_text
 
 TYPE_CHECKING = False
@@ -169,7 +168,7 @@ class Blobs:
         asked = [path for path in places if path not in changed]
         self.standing = {path: f"{head}:{path}" for path in asked} if head else {}
         wanted += self.standing.values()
-        self.contents = read_objects(repo_dir, wanted)
+        self.contents = git.read_objects(repo_dir, wanted)
 
     def has(self, path: str) -> bool:
         """Whether the branch holds a file at one of the places, not changed by it."""
@@ -363,3 +362,36 @@ def fold(book: bytes | None, entries: list[Entry], name: str = BOOK_NAME) -> Fol
     """
     changes = [change for entry in entries for change in changes_of(entry.text, entry.name)]
     return fold_changes(book, changes, name)
+
+
+class Written(NamedTuple):
+    """Files to write for entries, by path; the texts added, and those that were there already."""
+
+    files: dict[str, bytes]
+    added: list[str]
+    duplicates: list[str]
+
+
+def written(
+    convention: Convention,
+    entries: list[Entry],
+    book: bytes | None,
+    changed: dict[str, tuple[str, ...]],
+) -> Written:
+    """What is to be written for entries: a fragment for each, or the changelog file.
+
+    `book` is the content of that file, None where it is not there; `changed` are the files that
+    each candidate changed, by its name. Raises SkillError `changelog-unusable`,
+    `changelog-form-unknown` (exit 3).
+    """
+    if not convention.fragments:
+        folded = fold(book, entries, convention.path)
+        files = {} if folded.book == (book or b"") else {convention.path: folded.book}
+        return Written(files, folded.added, folded.duplicates)
+    files = {}
+    added: list[str] = []
+    for entry in entries:
+        path, content = fragment_for(convention, entry, changed.get(entry.name, ()))
+        files[path] = content
+        added += [change.text for change in changes_of(entry.text, entry.name)]
+    return Written(files, added, [])

@@ -8,7 +8,6 @@ import os
 from fanout import git
 from fanout.errors import SkillError, refused
 from fanout.fields import NamedTuple
-from fanout.objects import read_objects, tree_entries
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ KINDS = frozenset(
 )
 FRAGMENT_ENDS = (".md", ".rst", ".txt", ".yaml", ".yml", "")
 READ_LIMIT = 1_000_000
+MODES = {b"100644": "file", b"100755": "file", b"40000": "folder", b"120000": "link"}
 SAMPLES = 12
 TOWNCRIER_TYPES = ("feature", "bugfix", "doc", "removal", "misc")
 SCRIV_CATEGORIES = ("Removed", "Added", "Changed", "Deprecated", "Fixed", "Security")
@@ -434,8 +434,9 @@ class Tree:
         *("", "pnpm-workspace.yaml", "releasenotes/notes", *FOLDERS),
     )
 
-    def __init__(self, repo_dir: str, commit: str) -> None:
+    def __init__(self, repo_dir: str, commit: str, env: dict[str, str] | None) -> None:
         self.repo_dir = repo_dir
+        self.env = env
         self.commit = commit
         self.known: dict[str, bytes | None] = {}
         self.fetch(list(self.LOOKED_AT))
@@ -443,7 +444,7 @@ class Tree:
     def fetch(self, paths: list[str]) -> None:
         """Read files and folders together."""
         names = {path: f"{self.commit}:{path}" for path in paths if path not in self.known}
-        found = read_objects(self.repo_dir, list(names.values()))
+        found = git.read_objects(self.repo_dir, list(names.values()), self.env)
         self.known.update({path: found[name] for path, name in names.items()})
 
     def names(self, folder: str) -> dict[str, str] | None:
@@ -469,7 +470,7 @@ class Tree:
     def below(self) -> list[str]:
         """The paths of all files."""
         words = ["ls-tree", "-r", "-z", "--name-only", self.commit]
-        return git.require_git(self.repo_dir, *words).text.split("\0")[:-1]
+        return git.require_git(self.repo_dir, *words, env=self.env).text.split("\0")[:-1]
 
 
 class Folder:
@@ -514,12 +515,26 @@ def convention_in(root: str, named: str = "") -> Convention:
     return detect(Folder(root), named)
 
 
-def convention_of(repo_dir: str, commit: str, named: str = "") -> Convention:
+def tree_entries(content: bytes, id_bytes: int) -> dict[str, str]:
+    """What a tree object holds, by name: `file`, `folder`, `link` or `other`."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(content):
+        space, end = content.index(b" ", at), content.index(b"\0", at)
+        name = content[space + 1 : end].decode("utf-8", "surrogateescape")
+        found[name] = MODES.get(content[at:space], "other")
+        at = end + 1 + id_bytes
+    return found
+
+
+def convention_of(
+    repo_dir: str, commit: str, named: str = "", env: dict[str, str] | None = None
+) -> Convention:
     """The convention of a commit, by its full id. `named` is the file that a plan names.
 
-    Raises SkillError `changelog-config` (exit 3), `git-failed`.
+    `env` adds to git's environment. Raises SkillError `changelog-config` (exit 3), `git-failed`.
     """
-    tree = Tree(repo_dir, commit)
+    tree = Tree(repo_dir, commit, env)
     found = detect(tree, named)
     if found.kind == "changesets":
         settings = {**found.settings, "packages": packages(tree, found.settings["ignore"])}

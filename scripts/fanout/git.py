@@ -311,3 +311,28 @@ def current_ref(worktree: str) -> tuple[str | None, str]:
     done = require_git(worktree, "rev-parse", "HEAD^{commit}", "--symbolic-full-name", "HEAD")
     commit, ref = done.text.split()
     return (ref if ref.startswith("refs/heads/") else None), commit
+
+
+def read_objects(
+    repo_dir: str, names: list[str], env: dict[str, str] | None = None
+) -> dict[str, bytes | None]:
+    """The contents of objects by their names, such as `<commit>:<path>`, read in one process.
+
+    None stands for a missing one; a name with a line break is never there. `env` adds to git's environment. Raises SkillError
+    `git-failed`.
+    """
+    found: dict[str, bytes | None] = dict.fromkeys(names)
+    asked = [name for name in found if "\n" not in name]
+    if not asked:
+        return found
+    words = "".join(f"{name}\n" for name in asked).encode("utf-8", "surrogateescape")
+    done = require_git(repo_dir, "cat-file", "--batch", stdin=words, env=env)
+    at = 0
+    for name in asked:
+        end = done.stdout.index(b"\n", at)
+        size = done.stdout[at:end].rpartition(b" ")[2]
+        at = end + 1
+        if size.isdigit():
+            found[name] = done.stdout[at : at + int(size)]
+            at += int(size) + 1
+    return found

@@ -12,9 +12,9 @@ from fanout.fields import NamedTuple
 
 # The mark of code and of a comment that do not end.
 OPEN = "open"
-# The level of a line that stands for a heading without being marked as one.
-LABEL = 7
-PLAIN = 8
+# The levels of lines that stand for a heading without being marked as one: a release, a category.
+PLAIN = 7
+LABEL = 8
 KNOWN = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
 
 ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$")

@@ -21,11 +21,15 @@ MADE_HERE = "# A runner, rendered from a plan by render_worker_loop.py."
 
 
 class Runner(NamedTuple):
-    """A rendered runner: its text, and what it was rendered from."""
+    """A rendered runner: its text, and what it was rendered from.
+
+    `untold` are the tasks that name no file for their changelog entry.
+    """
 
     text: str
     sha256: str
     tasks: int
+    untold: list[str]
 
 
 def render(config: str, language: str, output: str) -> Runner:
@@ -36,7 +40,9 @@ def render(config: str, language: str, output: str) -> Runner:
         runtime = file.read()
     head = [SHEBANGS[language], *header(value, language, config, output)]
     parts = ["\n".join(head), runtime.rstrip("\n"), data(value, language)]
-    return Runner("\n\n".join(parts) + "\n", loaded.sha256, len(value["tasks"]))
+    tasks: list[dict[str, Any]] = loaded.value["tasks"]
+    untold = [name_of(task) for task in tasks if task["changelog"] is None]
+    return Runner("\n\n".join(parts) + "\n", loaded.sha256, len(tasks), untold)
 
 
 def header(value: dict[str, Any], language: str, config: str, output: str) -> list[str]:
@@ -85,12 +91,16 @@ def parts_of(value: dict[str, Any]) -> list[str]:
     rows.append(("base-or-for_each", "-", once))
     for kind in ("preflight", "backups", "tasks", "postflight", "rollback"):
         for row in value[kind]:
-            name = row["name"] if isinstance(row["name"], str) else row["name"]["text"]
-            rows.append((kind, name, row))
+            rows.append((kind, name_of(row), row))
     return [
         f"{kind} {name} " + hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
         for kind, name, row in rows
     ]
+
+
+def name_of(row: dict[str, Any]) -> str:
+    """The name of a step or task as it is written, in which a variable may stand."""
+    return row["name"] if isinstance(row["name"], str) else row["name"]["text"]
 
 
 def visible(text: str) -> str:

@@ -35,6 +35,7 @@ VERBS = {
         "merge what is approved, once the combined result passes its checks",
         "merge docs api --check 'make test'",
     ),
+    "changelog": ("show the changelog entries found, missing and to be written", "changelog docs"),
     "report": ("say what is merged, what is not, and what comes next", "report --output REPORT.md"),
     "undo": ("take an integration back", "undo"),
     "status": ("show where each candidate stands", "status --json"),
@@ -144,6 +145,10 @@ def verb_of(
     """What adds a verb's options, and what answers it. Their module is imported only now."""
     if name in ("review", "collect", "approve", "reject"):
         return review_verb(name)
+    if name == "changelog":
+        from fanout.cli import changelog_verb
+
+        return changelog_verb.add_changelog, changelog_verb.changelog
     from fanout.cli import merge_verbs
 
     return {

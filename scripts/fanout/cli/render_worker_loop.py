@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from fanout.cli.common import EPILOG, Parser, glue_values, run_command
+from fanout.cli.common import EPILOG, Parser, glue_values, run_command, warn
 from fanout.output import Answer, next_action
 
 PROG = "render_worker_loop.py"
@@ -54,8 +54,12 @@ def answer(options: argparse.Namespace) -> Answer:
         "plan": os.path.abspath(options.config),
         "plan_sha256": runner.sha256,
         "tasks": runner.tasks,
+        "without_changelog": runner.untold,
         "written": not options.check,
     }
+    if runner.untold:
+        names = ", ".join(runner.untold[:10]) + (", ..." if len(runner.untold) > 10 else "")
+        warn(f"no `changelog` path, so no entry will be demanded of: {names}")
     count = "1 task" if runner.tasks == 1 else f"{runner.tasks} tasks"
     if options.check:
         state = rendering.require_same(path, runner.text)
