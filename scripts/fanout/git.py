@@ -318,8 +318,8 @@ def read_objects(
 ) -> dict[str, bytes | None]:
     """The contents of objects by their names, such as `<commit>:<path>`, read in one process.
 
-    None stands for a missing one; a name with a line break is never there. `env` adds to git's environment. Raises SkillError
-    `git-failed`.
+    None stands for a missing one; a name with a line break is never there. `env` adds to git's
+    environment. Raises SkillError `git-failed`.
     """
     found: dict[str, bytes | None] = dict.fromkeys(names)
     asked = [name for name in found if "\n" not in name]
