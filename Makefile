@@ -38,7 +38,8 @@ fire: need ## kill every command before each of its steps (takes some half an ho
 	PYTHONPATH=scripts:tests $(RUN) python tests/under_fire.py $$verb 1 1 || exit 1; done
 	@for language in python bash; do \
 	PYTHONPATH=scripts:tests $(RUN) python tests/runner_fire.py $$language 1 1 || exit 1; done
-	@for verb in merge merge-group squash rebase undo undo-by-revert approve approve-branch; do \
+	@for verb in merge merge-group squash rebase undo undo-by-revert approve approve-branch \
+	collect; do \
 	PYTHONPATH=scripts:tests $(RUN) python tests/integration_fire.py $$verb 1 1 || exit 1; done
 	@for seed in 1 2 3 4 5 6 7 8 9 10; do \
 	PYTHONPATH=scripts:tests $(RUN) python tests/integration_fleet.py $$seed || exit 1; done

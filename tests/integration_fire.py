@@ -14,10 +14,9 @@ from typing import Any
 from under_fire import Called, Case, call, run
 
 # Every room is imported before the forks, which would each import it anew.
-for room in ("cli.merge_verbs", "cli.review_verbs", "undoing", "verdicts", "merging", "handover"):
+ROOMS = ["cli.merge_verbs", "cli.review_verbs", "collecting", "handover", "undoing", "verdicts"]
+for room in ROOMS:
     importlib.import_module(f"fanout.{room}")
-with contextlib.suppress(ModuleNotFoundError):
-    importlib.import_module("fanout.collecting")
 
 from fanout.cli import integrate_workers  # noqa: E402
 
@@ -377,6 +376,8 @@ class Collect(Scene):
         assert changed == [f"left-{name}", "state"], changed
         assert not world.git("status", "--porcelain", cwd=tree)
         assert not list((world.repo / ".git" / "worktrees" / name).glob("*.lock"))
+        # Clean-up would refuse to remove what git ignores.
+        (tree / "x.ignored").unlink()
         self.approve(name)
         self.must(*self.merge_words(name))
         self.require_settled()

@@ -46,10 +46,10 @@ from world import World, wait_for  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+PROCESSES = ("subprocess.Popen", "os.posix_spawn")
 COUNTED = frozenset(
     {
-        "subprocess.Popen",
-        "os.posix_spawn",
+        *PROCESSES,
         "open",
         "os.rename",
         "os.remove",
@@ -136,8 +136,7 @@ def kill_before(step: int) -> None:
         nonlocal seen, last, removed
         if event not in COUNTED or is_reading(event, arguments):
             return
-        starts = event in ("subprocess.Popen", "os.posix_spawn")
-        words = arguments[1] if starts else arguments[:1]
+        words = arguments[1] if event in PROCESSES else arguments[:1]
         # Killed between two looks, all is as it was before the first.
         looks = ";" not in words and not LOOKS.isdisjoint(map(str, words))
         name = "look" if looks else str(words)
