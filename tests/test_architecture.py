@@ -22,7 +22,7 @@ LAYERS = [
     {"fragments", "weakening", "workers"},
     {"capturing", "checking", "contract", "copies", "delivery", "flagging", "jobs", "pending"},
     {"candidates", "starting", "steering", "takeback"},
-    {"approvals", "changelog", "cleaning", "resuming", "scope", "sending", "spawning", "stopping"},
+    {"approvals", "changelog", "cleaning", "resuming", "sending", "spawning", "stopping"},
     {"building", "forecasting", "verdicts", "waiting"},
     {"collecting", "integrating", "reviewing"},
     {"handover", "undoing"},

@@ -6,8 +6,11 @@ import os
 
 from fanout import changelog, git, merging, records, worktrees
 from fanout.approvals import Approval
+from fanout.book import reconcile
 from fanout.candidates import Candidate
 from fanout.changelog import Entry
+from fanout.conventions import BOOK_NAME, Convention
+from fanout.errors import SkillError, refused
 from fanout.fields import NamedTuple
 from fanout.merging import Commit, Merged, Signing
 
@@ -33,11 +36,15 @@ class Part(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """How to build: the strategy, the user's message (or nothing), and whether to sign."""
+    """How to build: the strategy, the user's message (or nothing), and whether to sign.
+
+    `convention` is how the integration branch keeps its changelog.
+    """
 
     strategy: str
     message: bytes
     signing: Signing
+    convention: Convention = Convention("book", BOOK_NAME, "", {})
 
 
 class Built(NamedTuple):
@@ -54,6 +61,7 @@ class Built(NamedTuple):
     added: tuple[str, ...] = ()
     duplicates: tuple[str, ...] = ()
     book_commit: str = ""
+    book_files: tuple[str, ...] = ()
 
 
 def build(
@@ -82,6 +90,9 @@ def take_in(
     head = part.candidate.head
     if recipe.strategy in ("merge", "squash"):
         merged = merging.merge(common_dir, onto, head, env)
+        base = git.git(common_dir, "merge-base", "--all", onto, head, env=env).text.split()
+        if len(base) == 1:
+            merged = with_book(common_dir, merged, (base[0], onto, head), recipe, env)
         if merged.outcome != "clean":
             return [], merged
         parents = [onto, head] if recipe.strategy == "merge" else [onto]
@@ -94,6 +105,8 @@ def take_in(
         if not commit.parents:
             return [], Merged("unknown", why=f"{commit.id[:12]} starts a history of its own")
         merged = merging.apply_change(common_dir, current, commit.parents[0], commit.id, env)
+        sides = (commit.parents[0], current, commit.id)
+        merged = with_book(common_dir, merged, sides, recipe, env)
         if merged.outcome != "clean":
             return [], merged
         if merged.tree == git.tree_of(common_dir, current, env):
@@ -145,54 +158,119 @@ def picked_message(commit: Commit, strategy: str) -> bytes:
 # --- Changelog ------------------------------------------------------------------------------
 
 
+def with_book(
+    common_dir: str,
+    merged: Merged,
+    sides: tuple[str, str, str],
+    recipe: Recipe,
+    env: dict[str, str],
+) -> Merged:
+    """A merge in which what both sides wrote into the changelog file stands one by one.
+
+    `sides` are the base, our commit and theirs. Anything but new entries is left to the merge line
+    by line; so is a file that does not conflict alone.
+    """
+    path = recipe.convention.path
+    alone = merged.outcome == "clean" or (merged.outcome == "conflict" and merged.paths == (path,))
+    if recipe.convention.fragments or not alone:
+        return merged
+    names = [f"{side}:{path}" for side in sides]
+    found = git.read_objects(common_dir, names, env)
+    base, ours, theirs = (found[name] for name in names)
+    if base is None or ours is None or theirs is None or base in (ours, theirs):
+        return merged
+    mode, book = read_file(common_dir, sides[1], path, env)
+    made = reconcile(base, ours, theirs, path) if book is not None else None
+    if made is None:
+        return merged
+    return Merged("clean", tree_with(common_dir, merged.tree, {path: made}, mode, env))
+
+
 def with_changelog(
     common_dir: str, built: Built, parts: list[Part], recipe: Recipe, env: dict[str, str]
 ) -> Built:
-    """Fold the entries of all parts into the book, in one commit of its own."""
+    """Put the entries of all parts where the repository keeps them, in one commit of its own.
+
+    Raises SkillError `changelog-unusable` (exit 3) where something else stands in their place.
+    """
     entries = [entry for part in parts for entry in part.entries]
     if not entries:
         return built
-    mode, book = read_book(common_dir, built.commit, changelog.BOOK_NAME, env)
-    folded = changelog.fold(book, entries)
-    found = built._replace(added=tuple(folded.added), duplicates=tuple(folded.duplicates))
-    if folded.book == book:
+    convention = recipe.convention
+    mode, book = "100644", None
+    if not convention.fragments:
+        mode, book = read_file(common_dir, built.commit, convention.path, env)
+    changed = {
+        part.candidate.name: tuple(changelog.changed_files(common_dir, part.candidate))
+        for part in parts
+    }
+    made = changelog.written(convention, entries, book, changed)
+    files = made.files
+    if convention.fragments:
+        files = new_files(common_dir, built.commit, files, env)
+    found = built._replace(added=tuple(made.added), duplicates=tuple(made.duplicates))
+    if not files:
         return found
-    tree = tree_with(common_dir, built.commit, changelog.BOOK_NAME, folded.book, mode, env)
+    tree = tree_with(common_dir, built.commit, files, mode, env)
     names = ", ".join(part.candidate.name for part in parts if part.entries)
     message = f"Changelog: entries of {names}\n".encode()
     commit = merging.write_commit(
         common_dir, tree, [built.commit], message, recipe.signing, env=env
     )
-    return found._replace(commit=commit, book_commit=commit)
+    return found._replace(commit=commit, book_commit=commit, book_files=tuple(files))
 
 
-def read_book(
+def new_files(
+    repo_dir: str, commit: str, files: dict[str, bytes], env: dict[str, str]
+) -> dict[str, bytes]:
+    """The files that a commit does not have yet. Raises SkillError `changelog-unusable`."""
+    found = git.read_objects(repo_dir, [f"{commit}:{path}" for path in files], env)
+    for path, content in files.items():
+        there = found[f"{commit}:{path}"]
+        if there is not None and there != content:
+            raise unusable(path, "something else stands there")
+    return {path: files[path] for path in files if found[f"{commit}:{path}"] is None}
+
+
+def read_file(
     repo_dir: str, commit: str, path: str, env: dict[str, str]
 ) -> tuple[str, bytes | None]:
-    """The mode and content of a file in a commit; content None when it has none."""
+    """The mode and content of a file in a commit; content None when it has none.
+
+    Raises SkillError `changelog-unusable` (exit 3) for a link or a folder.
+    """
     done = git.require_git(repo_dir, "ls-tree", "-z", "--full-tree", commit, "--", path, env=env)
     if not done.stdout:
         return "100644", None
     mode, kind, blob = done.text.partition("\t")[0].split(" ")
     if kind != "blob" or mode == "120000":
-        return "100644", None
+        raise unusable(path, "it is no file")
     return mode, git.require_git(repo_dir, "cat-file", "blob", blob, env=env).stdout
 
 
+def unusable(path: str, why: str) -> SkillError:
+    """A changelog entry cannot be put where it belongs."""
+    return refused(
+        "changelog-unusable", f"{path!r} cannot take a changelog entry: {why}", "look at that file"
+    )
+
+
 def tree_with(
-    repo_dir: str, commit: str, path: str, content: bytes, mode: str, env: dict[str, str]
+    repo_dir: str, tree: str, files: dict[str, bytes], mode: str, env: dict[str, str]
 ) -> str:
-    """The tree of a commit with one file replaced; the user's index is not touched."""
-    blob = git.require_git(
-        repo_dir, "hash-object", "-w", "--stdin", "--no-filters", stdin=content, env=env
-    ).text.strip()
+    """A tree with some files in it added or replaced; the user's index is not touched."""
     index = os.path.join(records.home(repo_dir), f"{INDEX}{records.new_id()}")
     records.make_dir(records.home(repo_dir))
     inside = {**env, "GIT_INDEX_FILE": index}
-    entry = f"{mode},{blob},{path}"
+    lines: list[bytes] = []
+    for path, content in files.items():
+        words = ["hash-object", "-w", "--stdin", "--no-filters"]
+        blob = git.require_git(repo_dir, *words, stdin=content, env=env).text.strip()
+        lines.append(os.fsencode(f"{mode} {blob}\t{path}\0"))
     try:
-        git.require_git(repo_dir, "read-tree", commit, env=inside)
-        git.require_git(repo_dir, "update-index", "--add", "--cacheinfo", entry, env=inside)
+        git.require_git(repo_dir, "read-tree", tree, env=inside)
+        words = ["update-index", "--add", "-z", "--index-info"]
+        git.require_git(repo_dir, *words, stdin=b"".join(lines), env=inside)
         return git.require_git(repo_dir, "write-tree", env=inside).text.strip()
     finally:
         worktrees.remove_file(index)

@@ -9,7 +9,15 @@ from fanout import workers as life
 from fanout.copies import is_our_copy
 from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
-from fanout.worktrees import Status, admin_dir_of, read_status, registered
+from fanout.worktrees import (
+    Status,
+    admin_dir_of,
+    at,
+    parse_status,
+    read_status,
+    registered,
+    status_arguments,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -351,6 +359,58 @@ def border_of(head: str, parents: dict[str, list[str]]) -> set[str]:
         else:
             border.add(commit)
     return border
+
+
+# --- What it may change ---------------------------------------------------------------------
+
+# No setting of a user or a repository changes which files are named.
+NAMES = [
+    *("diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-relative"),
+    *("--ignore-submodules=none", "-O/dev/null"),
+]
+
+
+def pathspecs(candidate: Candidate) -> list[str]:
+    """What git calls everything but that which a candidate owns; empty where it owns all."""
+    if not candidate.owns:
+        return []
+    allowed = [f":(top,exclude,glob){pattern}" for pattern in candidate.owns]
+    if candidate.changelog:
+        allowed.append(f":(top,exclude,literal){candidate.changelog}")
+    return [":(top)", *allowed]
+
+
+def merge_base(repo: git.Repository, candidate: Candidate) -> str:
+    """What `git diff base...head` compares with; empty where there is no common history."""
+    done = git.git(repo.common_dir, "merge-base", candidate.base, candidate.head)
+    if done.code not in (0, 1):
+        raise SkillError("git-failed", f"git merge-base failed: {done.error_text}")
+    return done.text.strip()
+
+
+def outside_commits(repo: git.Repository, candidate: Candidate, start: str) -> list[str]:
+    """The paths that differ between `start` and its tip and are not owned, sorted.
+
+    Raises SkillError `git-failed`.
+    """
+    wanted = pathspecs(candidate)
+    if not wanted:
+        return []
+    done = git.require_git(repo.top, *NAMES, start, candidate.head, "--", *wanted)
+    return sorted(path for path in done.text.split("\0") if path)
+
+
+def outside_tree(candidate: Candidate) -> set[str]:
+    """The paths that are changed in its worktree, not committed, and not owned.
+
+    Raises SkillError `git-failed`.
+    """
+    wanted = pathspecs(candidate)
+    if not wanted or not candidate.worktree:
+        return set()
+    words = [*status_arguments(ignored=False), "--", *wanted]
+    status = parse_status(git.require_git(candidate.worktree, *words, env=at(candidate.worktree)))
+    return {*status.staged, *status.modified, *status.conflicted, *status.untracked}
 
 
 # --- What is not committed ------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from fanout import candidates as work
-from fanout import diffing, git, records, scope, steering, verdicts
+from fanout import diffing, git, records, steering, verdicts
 from fanout import workers as life
 from fanout.copies import is_our_copy
 from fanout.errors import SkillError
@@ -206,7 +206,7 @@ def sort_out(
     worker = life.load(repo.common_dir, candidate.name) if candidate.kind == "worker" else None
     changed = {*status.staged, *status.modified, *status.untracked}
     hidden = set(verdicts.dirty_files(candidate, status)) - changed
-    outside = scope.outside_tree(candidate) if not only else set[str]()
+    outside = work.outside_tree(candidate) if not only else set[str]()
     chosen = matched(candidate, only) if only else changed
     ignored = forced(repo, candidate, status.staged)
     paths: list[str] = []

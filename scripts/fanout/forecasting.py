@@ -6,7 +6,7 @@ import os
 from functools import partial
 
 from fanout import candidates as offers
-from fanout import git, merging, scope
+from fanout import git, merging
 from fanout.candidates import Candidate
 from fanout.errors import SkillError
 from fanout.fields import NamedTuple
@@ -319,7 +319,7 @@ def shared_files(found: list[Candidate], changes: dict[Side, Changes]) -> dict[s
 def out_of_scope(repo: git.Repository, found: list[Candidate]) -> dict[str, list[str]]:
     """By name the files that a candidate changes outside of what it owns, two at a time."""
     owners = [c for c in found if c.owns]
-    rows = side_by_side([partial(scope.outside_commits, repo, c, c.base) for c in owners])
+    rows = side_by_side([partial(offers.outside_commits, repo, c, c.base) for c in owners])
     return {c.name: paths for c, paths in zip(owners, rows, strict=True) if paths}
 
 

@@ -16,7 +16,6 @@ from fanout import (
     merging,
     publishing,
     records,
-    scope,
     worktrees,
 )
 from fanout import candidates as offers
@@ -24,6 +23,7 @@ from fanout import workers as life
 from fanout.building import Built, Part, Recipe
 from fanout.candidates import Candidate
 from fanout.checking import Check
+from fanout.conventions import convention_of
 from fanout.errors import ExitCode, SkillError
 from fanout.fields import NamedTuple
 from fanout.integrations import Integration
@@ -46,7 +46,8 @@ class Wish(NamedTuple):
     """What is asked of a merge.
 
     `commands` are the checks in their order, `timeout` the seconds that each may take, and
-    `exempt` the reasons by name for having no changelog entry.
+    `exempt` the reasons by name for having no changelog entry. `book` is the changelog file that a
+    plan names, or empty.
     """
 
     commands: list[str]
@@ -54,6 +55,7 @@ class Wish(NamedTuple):
     recipe: Recipe
     exempt: dict[str, str]
     dry_run: bool
+    book: str = ""
 
 
 class Outcome(NamedTuple):
@@ -93,6 +95,8 @@ def merge(repo: git.Repository, found: list[Candidate], target: str, wish: Wish)
         notes = [] if wish.dry_run else settle(repo)
         checkout = publishing.checkout_of(repo, target)
         tip = require_tip(repo, target)
+        convention = convention_of(repo.common_dir, tip, wish.book)
+        wish = wish._replace(recipe=wish.recipe._replace(convention=convention))
         parts, already = require_ready(repo, found, target, tip, wish)
         integration = integrations.new(target, tip, wish.recipe.strategy)
         integration = integration._replace(checkout=checkout.path if checkout else "")
@@ -141,7 +145,7 @@ def require_ready(
         if is_merged(repo, candidate, target, tip):
             already.append(candidate.name)
             continue
-        part, row = ready(repo, candidate, target, tip, wish)
+        part, row = ready(repo, candidate, target, tip, wish, [c.name for c in found])
         if part is not None:
             parts.append(part)
         blocked += [row] if row else []
@@ -181,9 +185,17 @@ def own_commits(repo: git.Repository, candidate: Candidate) -> int:
 
 
 def ready(
-    repo: git.Repository, candidate: Candidate, target: str, tip: str, wish: Wish
+    repo: git.Repository,
+    candidate: Candidate,
+    target: str,
+    tip: str,
+    wish: Wish,
+    others: list[str] | None = None,
 ) -> tuple[Part | None, dict[str, Any] | None]:
-    """A candidate as a part to merge, or the row that says why it is not ready."""
+    """A candidate as a part to merge, or the row that says why it is not ready.
+
+    `others` are the names of all that are asked for.
+    """
 
     def row(code: str, why: str, **more: Any) -> tuple[None, dict[str, Any]]:
         return None, {"name": candidate.name, "code": code, "why": why, **more}
@@ -206,7 +218,7 @@ def ready(
     if dirty:
         why = f"{len(dirty)} files are not committed: {', '.join(dirty[:5])}"
         return row("not-committed", why, paths=dirty)
-    found = changelog.find(repo, candidate)
+    found = changelog.find(repo, candidate, others, wish.recipe.convention)
     standing = approvals.standing(candidate, found.digest)
     if standing.state != "approved" or standing.approval is None:
         code = {"void": "approval-void", "rejected": "rejected"}.get(standing.state, "unapproved")
@@ -241,7 +253,7 @@ def outside_of_scope(
     if not candidate.owns:
         return []
     allowed = {row["path"] for row in approval.out_of_scope}
-    outside = scope.outside_commits(repo, candidate, candidate.base)
+    outside = offers.outside_commits(repo, candidate, candidate.base)
     return [path for path in outside if path not in allowed]
 
 
@@ -425,7 +437,8 @@ def because(failed: Check, name: str, culprits: tuple[str, ...]) -> str:
 def changelog_json(built: Built, wish: Wish) -> dict[str, Any]:
     """What became of the changelog."""
     return {
-        "file": changelog.BOOK_NAME if built.book_commit else None,
+        "files": list(built.book_files),
+        "convention": wish.recipe.convention.kind,
         "commit": built.book_commit or None,
         "added": list(built.added),
         "duplicates": list(built.duplicates),

@@ -12,7 +12,6 @@ from fanout import (
     git,
     integrations,
     redacting,
-    scope,
     verdicts,
 )
 from fanout import candidates as work
@@ -140,13 +139,13 @@ def review(repo: git.Repository, choice: Choice, candidate: Candidate, wish: Wis
     `record-damaged`.
     """
     verdicts.require_branch(candidate)
-    fork = scope.merge_base(repo, candidate)
+    fork = work.merge_base(repo, candidate)
     origin = fork or candidate.base
     commits = diffing.commits(repo.top, candidate.base, candidate.head)
     changes = diffing.changes(repo.top, origin, candidate.head)
     wanted = below(changes, wish.paths)
     blobs = read_blobs(repo, commits, changes)
-    outside = scope.outside_commits(repo, candidate, origin)
+    outside = work.outside_commits(repo, candidate, origin)
     rows, dirty, trouble = flags_of_tree(repo, candidate)
     rows += flags_of_commits(repo, candidate, commits, changes, blobs, outside)
     if not fork:
@@ -325,7 +324,7 @@ def flags_of_tree(
     rows += [("untracked", path) for path in status.untracked]
     rows += [("ignored", path) for path in unusual_ignored(repo, candidate, status)]
     if dirty:
-        there = scope.outside_tree(candidate) & set(dirty)
+        there = work.outside_tree(candidate) & set(dirty)
         rows += [("out-of-scope", path) for path in sorted(there)]
     admin = admin_dir_of(candidate.worktree) or repo.common_dir
     busy = [name for name in OPERATIONS if os.path.lexists(os.path.join(admin, name))]

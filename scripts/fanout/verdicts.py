@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import string
 
-from fanout import approvals, changelog, git, records, scope
+from fanout import approvals, changelog, git, records
 from fanout import candidates as work
 from fanout import workers as life
 from fanout.errors import ExitCode, SkillError, usage
@@ -65,8 +65,8 @@ def approve(
         require_commits(repo, candidate, dirty)
         require_clean(candidate, dirty)
         # Without any common history all of it is its own.
-        start = scope.merge_base(repo, candidate) or candidate.base
-        outside = scope.outside_commits(repo, candidate, start)
+        start = work.merge_base(repo, candidate) or candidate.base
+        outside = work.outside_commits(repo, candidate, start)
         require_allowed(candidate, outside, allowed)
         rows = [{"path": path, "reason": allowed[path]} for path in outside]
         approval = new_approval(repo, candidate, "approved", by, note)._replace(out_of_scope=rows)

@@ -145,13 +145,10 @@ def verb_of(
     """What adds a verb's options, and what answers it. Their module is imported only now."""
     if name in ("review", "collect", "approve", "reject"):
         return review_verb(name)
-    if name == "changelog":
-        from fanout.cli import changelog_verb
-
-        return changelog_verb.add_changelog, changelog_verb.changelog
     from fanout.cli import merge_verbs
 
     return {
+        "changelog": (merge_verbs.add_changelog, merge_verbs.changelog),
         "forecast": (merge_verbs.add_forecast, merge_verbs.forecast),
         "merge": (merge_verbs.add_merge, merge_verbs.merge),
         "report": (merge_verbs.add_report, merge_verbs.report),
