@@ -23,8 +23,8 @@ LAYERS = [
     {"capturing", "checking", "contract", "copies", "delivery", "flagging", "jobs", "pending"},
     {"candidates", "starting", "steering", "takeback"},
     {"approvals", "changelog", "cleaning", "resuming", "sending", "spawning", "stopping"},
-    {"building", "forecasting", "verdicts", "waiting"},
-    {"collecting", "integrating", "reviewing"},
+    {"building", "verdicts", "waiting"},
+    {"collecting", "forecasting", "integrating", "reviewing"},
     {"handover", "undoing"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

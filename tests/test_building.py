@@ -41,6 +41,9 @@ def ready(merges: Merges, *names: str) -> None:
 def test_two_that_edited_the_same_lines_of_the_book(merges: Merges, strategy: str) -> None:
     on_main(merges.world, {"CHANGELOG.md": BOOK})
     ready(merges, "w1", "w2")
+    foreseen = merges.ok("forecast", "w1", "w2")
+    assert [row["outcome"] for row in (*foreseen["targets"], *foreseen["pairs"])] == ["clean"] * 3
+    assert (foreseen["asked"]["outcome"], foreseen["order"]) == ("clean", ["w1", "w2"])
     ran = merges.call("merge", "w1", "w2", "--strategy", strategy)
     assert ran.code == 0, ran.err
     wanted = BOOK.replace("- Old thing.\n", "- Old thing.\n- w1\n- w2\n")

@@ -90,9 +90,7 @@ def take_in(
     head = part.candidate.head
     if recipe.strategy in ("merge", "squash"):
         merged = merging.merge(common_dir, onto, head, env)
-        base = git.git(common_dir, "merge-base", "--all", onto, head, env=env).text.split()
-        if len(base) == 1:
-            merged = with_book(common_dir, merged, (base[0], onto, head), recipe, env)
+        merged = with_book_of(common_dir, merged, onto, head, recipe.convention, env)
         if merged.outcome != "clean":
             return [], merged
         parents = [onto, head] if recipe.strategy == "merge" else [onto]
@@ -106,7 +104,7 @@ def take_in(
             return [], Merged("unknown", why=f"{commit.id[:12]} starts a history of its own")
         merged = merging.apply_change(common_dir, current, commit.parents[0], commit.id, env)
         sides = (commit.parents[0], current, commit.id)
-        merged = with_book(common_dir, merged, sides, recipe, env)
+        merged = with_book(common_dir, merged, sides, recipe.convention, env)
         if merged.outcome != "clean":
             return [], merged
         if merged.tree == git.tree_of(common_dir, current, env):
@@ -158,11 +156,26 @@ def picked_message(commit: Commit, strategy: str) -> bytes:
 # --- Changelog ------------------------------------------------------------------------------
 
 
+def with_book_of(
+    common_dir: str,
+    merged: Merged,
+    ours: str,
+    theirs: str,
+    convention: Convention,
+    env: dict[str, str],
+) -> Merged:
+    """`with_book` for two commits whose base git finds; where there are several, none is right."""
+    bases = git.git(common_dir, "merge-base", "--all", ours, theirs, env=env).text.split()
+    if len(bases) != 1:
+        return merged
+    return with_book(common_dir, merged, (bases[0], ours, theirs), convention, env)
+
+
 def with_book(
     common_dir: str,
     merged: Merged,
     sides: tuple[str, str, str],
-    recipe: Recipe,
+    convention: Convention,
     env: dict[str, str],
 ) -> Merged:
     """A merge in which what both sides wrote into the changelog file stands one by one.
@@ -170,9 +183,9 @@ def with_book(
     `sides` are the base, our commit and theirs. Anything but new entries is left to the merge line
     by line; so is a file that does not conflict alone.
     """
-    path = recipe.convention.path
+    path = convention.path
     alone = merged.outcome == "clean" or (merged.outcome == "conflict" and merged.paths == (path,))
-    if recipe.convention.fragments or not alone:
+    if convention.fragments or not alone:
         return merged
     names = [f"{side}:{path}" for side in sides]
     found = git.read_objects(common_dir, names, env)

@@ -7,7 +7,9 @@ from functools import partial
 
 from fanout import candidates as offers
 from fanout import git, merging
+from fanout.building import with_book_of
 from fanout.candidates import Candidate
+from fanout.conventions import convention_of, is_book
 from fanout.errors import SkillError
 from fanout.fields import NamedTuple
 from fanout.merging import Merged
@@ -73,7 +75,7 @@ def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str
             heads = [(one.head, other.head) for one, other in asked]
             merges, (chain, reached) = side_by_side(
                 [
-                    partial(merging.merge_all, repo.common_dir, heads, env),
+                    partial(merge_pairs, repo.common_dir, tip, heads, env),
                     partial(orders.follow, names),
                 ]
             )
@@ -184,6 +186,25 @@ def closure(commit: str, parents: dict[str, list[str]]) -> set[str]:
     return found
 
 
+def merge_pairs(
+    repo_dir: str, tip: str, pairs: list[tuple[str, str]], env: dict[str, str]
+) -> list[Merged]:
+    """Merge each pair as `merge` would: entries of both in the changelog file are no conflict."""
+    merges = merging.merge_all(repo_dir, pairs, env)
+    if not any(
+        merged.outcome == "conflict" and len(merged.paths) == 1 and is_book(merged.paths[0])
+        for merged in merges
+    ):
+        return merges
+    convention = convention_of(repo_dir, tip)
+    return [
+        with_book_of(repo_dir, merged, *pair, convention, env)
+        if merged.outcome == "conflict" and merged.paths == (convention.path,)
+        else merged
+        for merged, pair in zip(merges, pairs, strict=True)
+    ]
+
+
 def read_changes(repo_dir: str, sides: list[tuple[str, str]]) -> dict[Side, Changes]:
     """What each commit changes from its base, all in one process."""
     if not sides:
@@ -228,6 +249,7 @@ class Orders:
 
     def __init__(self, repo_dir: str, tip: str, heads: dict[str, str], env: dict[str, str]) -> None:
         self.repo_dir = repo_dir
+        self.tip = tip
         self.heads = heads
         self.env = env
         self.results: dict[tuple[str, ...], tuple[Merged, str]] = {(): (Merged("clean"), tip)}
@@ -236,7 +258,7 @@ class Orders:
         """Merge the last name of each order onto the rest, which merged cleanly before."""
         orders = [order for order in orders if order not in self.results]
         pairs = [(self.results[order[:-1]][1], self.heads[order[-1]]) for order in orders]
-        merges = merging.merge_all(self.repo_dir, pairs, self.env)
+        merges = merge_pairs(self.repo_dir, self.tip, pairs, self.env)
         for order, pair, merged in zip(orders, pairs, merges, strict=True):
             commit = ""
             if merged.outcome == "clean":
