@@ -28,7 +28,7 @@ def test_a_report_says_of_each_where_it_stands(merges: Merges) -> None:
     ready = merges.ready("ready", {"f": "2\n"})
     conflict = merges.ready("clash", {"f": "3\n"})
     merges.work("fresh", {"x": "1\n"})
-    merges.work("late", {"y": "1\n"})
+    late = merges.work("late", {"y": "1\n"})
     merges.approve("late")
     write(world.tree("late"), {"y": "2\n"})
     merges.work("bad", {"z": "1\n"})
@@ -54,6 +54,7 @@ def test_a_report_says_of_each_where_it_stands(merges: Merges) -> None:
     branches = {row["branch"]: (row["head"], row["state"]) for row in data["branches"]}
     assert branches == {
         "done": (done, "merged"), "ready": (ready, "ready"), "clash": (conflict, "blocked"),
+        "late": (late, "blocked"),
     }  # fmt: skip
     (check,) = data["checks"]
     assert (check["command"], check["exit_code"], check["passed"]) == ("true", 0, True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from merge_world import ENTRIES, Merges, commit_on, merges, on_main, write
+from merge_world import ENTRIES, INTEGRATE, Merges, commit_on, merges, on_main, write
 from world import wait_for
 
 __all__ = ["merges"]
@@ -267,3 +268,128 @@ def test_I38_a_tree_in_which_somebody_works_stays(merges: Merges) -> None:  # no
         sibling.kill()
         sibling.wait()
     assert merges.cleanup("--merged").data["removed"] == ["w1"]
+
+
+# --- What an adversary found ----------------------------------------------------------------
+
+
+def test_commits_below_the_base_that_nobody_approved_do_not_come_along(merges: Merges) -> None:
+    bad = merges.branch("w1", {"bad": "x"})
+    merges.ok("reject", "--branch", "w1", "--base", "main", "--reason", "bad")
+    commit_on(merges.world, "w2", {"good": "x", "changelog.d/w2.md": "- Good.\n"}, base="w1")
+    words = ["--branch", "w2", "--base", "w1"]
+    merges.ok("approve", *words, "--commit", merges.git("rev-parse", "w2"))
+    for strategy in ("merge", "squash"):
+        ran = merges.refused("base-not-in-target", "merge", *words, "--strategy", strategy)
+        assert bad[:12] in ran.data["blocked"][0]["why"]
+    merges.ok("merge", *words, "--strategy", "cherry-pick")
+    assert not (merges.repo / "bad").exists()
+
+
+def test_what_is_stacked_comes_with_what_it_stands_on(merges: Merges) -> None:
+    merges.branch("w1", {"one": "x"})
+    merges.branch("w2", {"two": "x"}, base="w1")
+    # Both are approved, each from its own base; w2 seen from main holds w1 as well.
+    words = ["--branch", "w1", "--branch", "w2", "--base", "main"]
+    tip = merges.git("rev-parse", "w2")
+    merges.ok("approve", "--branch", "w2", "--base", "main", "--commit", tip)
+    merges.ok("merge", *words)
+    assert (merges.repo / "two").exists()
+
+
+@pytest.mark.parametrize("words", [["switch", "-q", "other"], ["switch", "-q", "--detach"]])
+def test_a_checkout_that_is_switched_while_checks_run_is_left_alone(
+    merges: Merges, words: list[str]
+) -> None:
+    merges.git("branch", "other")
+    merges.ready("w1", {"new.txt": "x"})
+    switch = f"git -C {merges.repo} {' '.join(words)}"
+    merges.ok("merge", "w1", "--check", switch)
+    assert merges.git("status", "--porcelain") == ""
+    assert not (merges.repo / "new.txt").exists()
+    merges.git("switch", "-q", "main")
+    assert (merges.repo / "new.txt").exists()
+
+
+def test_a_checkout_that_comes_to_the_branch_while_checks_run_follows(merges: Merges) -> None:
+    merges.ready("w1", {"new.txt": "x"})
+    merges.git("switch", "-q", "-c", "other")
+    merges.ok("merge", "w1", "--check", f"git -C {merges.repo} switch -q main")
+    assert merges.git("status", "--porcelain") == ""
+    assert (merges.repo / "new.txt").exists()
+
+
+def test_a_checkout_on_a_name_for_the_branch_follows(merges: Merges) -> None:
+    merges.git("symbolic-ref", "refs/heads/master", "refs/heads/main")
+    merges.ready("w1", {"new.txt": "x"})
+    (merges.repo / ".git" / "HEAD").write_text("ref: refs/heads/master\n")
+    merges.ok("merge", "w1")
+    assert merges.git("status", "--porcelain") == ""
+    assert (merges.repo / "new.txt").exists()
+
+
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+def test_an_edit_that_git_is_told_not_to_see_is_seen(merges: Merges, flag: str) -> None:
+    merges.ready("w1", {"f": "x"})
+    tree = merges.world.tree("w1")
+    merges.git("update-index", flag, "f", cwd=tree)
+    (tree / "f").write_text("hidden")
+    assert merges.ok("forecast", "w1")["targets"][0]["outcome"] == "unknown"
+    merges.refused("not-committed", "merge", "w1")
+
+
+def test_an_ignored_file_that_comes_at_the_last_moment_is_kept(merges: Merges) -> None:
+    on_main(merges.world, {".gitignore": "*.ign\n"})
+    merges.ready("w1", {"new.txt": "x"})
+    tree = merges.world.tree("w1")
+    (tree / "new.ign").write_text("of w1")
+    merges.git("add", "-f", "new.ign", cwd=tree)
+    merges.git("commit", "-qm", "more", cwd=tree)
+    merges.approve("w1")
+    hook = merges.repo / ".git" / "hooks" / "reference-transaction"
+    hook.write_text(
+        f'#!/bin/sh\nif [ "$1" = prepared ] && grep -q refs/heads/main; then\n'
+        f"echo precious >{merges.repo}/new.ign; fi\n"
+    )
+    hook.chmod(0o755)
+    ran = merges.ends(3, "merge", "w1")
+    assert ran.error["code"] == "local-edits"
+    assert (merges.repo / "new.ign").read_text() == "precious\n"
+    assert not (merges.repo / "new.txt").exists()
+
+
+def test_a_second_undo_takes_nothing_more_back(merges: Merges) -> None:
+    for name in ("w1", "w2"):
+        merges.ready(name, {f"{name}.txt": name})
+        merges.ok("merge", name)
+    merges.ok("undo")
+    merges.refused("already-undone", "undo")
+    assert (merges.repo / "w1.txt").exists()
+
+
+def test_a_verdict_that_changes_while_checks_run_counts(merges: Merges) -> None:
+    merges.ready("w1", {"new.txt": "x"})
+    call = f"{sys.executable} {INTEGRATE} reject w1 --reason bad --repo {merges.repo}"
+    ran = merges.ends(10, "merge", "w1", "--check", call)
+    assert ran.data["blocked"][0]["code"] == "rejected"
+    assert not (merges.repo / "new.txt").exists()
+
+
+def test_what_was_taken_back_is_known_by_its_recorded_base(merges: Merges) -> None:
+    merges.branch("w1", {"new.txt": "x"})
+    words = ["--branch", "w1", "--base", "main"]
+    merges.ok("merge", *words)
+    on_main(merges.world, {"later.txt": "x"})
+    merges.ok("undo")
+    merges.ok("merge", *words, "--strategy", "cherry-pick")
+    assert (merges.repo / "new.txt").exists()
+
+
+def test_a_report_is_written_over_no_file_but_a_report(merges: Merges) -> None:
+    mine = merges.world.root / "mine.txt"
+    mine.write_text("precious")
+    merges.refused("output-exists", "report", "--output", str(mine))
+    assert mine.read_text() == "precious"
+    report = merges.world.root / "report.md"
+    for _ in range(2):
+        merges.ok("report", "--output", str(report))

@@ -37,7 +37,6 @@ class Held(Scene):
         self.moment = self.world.root / "moment"
         self.world.git("config", "filter.slow.smudge", f"{HOLD}; cat")
         self.world.git("config", "filter.slow.clean", "cat")
-        self.world.git("config", "filter.slow.required", "true")
 
     def integrate(self, *argv: str, kill_at: int = 0) -> Called:
         """Run integrate_workers.py as a program: a test runner has threads, and cannot fork."""

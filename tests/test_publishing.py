@@ -34,7 +34,7 @@ def published(
     """Publish a commit on a branch as a merge does."""
     repo = world.adopt(patch)
     checkout = publishing.checkout_of(repo, ref)
-    return publishing.publish(repo, ref, before, after, checkout, "why: a test")
+    return bool(publishing.try_to_publish(repo, ref, before, after, checkout, "why: a test"))
 
 
 def work_on(world: World, start: Changes = START, work: Changes = WORK) -> tuple[str, str]:
@@ -285,7 +285,7 @@ def test_a_bare_repositorys_head_is_no_checkout(
 
     repo = open_repository(str(tree))
     assert publishing.checkout_of(repo, "refs/heads/main") is None
-    assert publishing.publish(repo, "refs/heads/main", before, after, None, "why")
+    assert publishing.try_to_publish(repo, "refs/heads/main", before, after, None, "why")
     assert world.git("rev-parse", "main", cwd=bare) == after
 
 

@@ -72,9 +72,12 @@ def save(common_dir: str, candidate: Candidate, approval: Approval) -> str:
     return path
 
 
-def load(candidate: Candidate, head: str) -> Approval | None:
-    """The review of a commit, or None. Raises SkillError `record-damaged`."""
-    path = f"{candidate.record}/reviews/{head}.json"
+def load(record: str, head: str) -> Approval | None:
+    """The review of a commit in a candidate's record, or None.
+
+    Raises SkillError `record-damaged`.
+    """
+    path = f"{record}/reviews/{head}.json"
     try:
         value = records.read_json(path)
     except FileNotFoundError:
@@ -94,7 +97,7 @@ def newest(candidate: Candidate) -> Approval | None:
     except FileNotFoundError:
         return None
     heads = [name.removesuffix(".json") for name in names if name.endswith(".json")]
-    found = [approval for head in heads if (approval := load(candidate, head)) is not None]
+    found = [approval for head in heads if (approval := load(candidate.record, head)) is not None]
     return max(found, key=lambda approval: approval.at, default=None)
 
 
@@ -103,7 +106,7 @@ def standing(candidate: Candidate, changelog: str) -> Standing:
 
     What is not committed is no part of this: whoever asks looks at the tree too.
     """
-    approval = load(candidate, candidate.head)
+    approval = load(candidate.record, candidate.head)
     if approval is None:
         earlier = newest(candidate)
         if earlier is None:

@@ -317,12 +317,24 @@ def with_bases(
         forks = fork_points(repo.common_dir, [c.head for c in members], start)
         for candidate in members:
             fork = forks[candidate.head]
+            if candidate.kind == "branch" and fork == candidate.head:
+                # It is in there by now: what was reviewed started somewhere else.
+                fork = reviewed_base(candidate) or fork
             if candidate.kind == "branch" or (
                 fork not in ("", candidate.base, candidate.head)
                 and git.is_ancestor(repo.common_dir, candidate.base, fork)
             ):
                 bases[candidate.name] = fork or candidate.base
     return [c._replace(base=bases.get(c.name, c.base)) for c in candidates]
+
+
+def reviewed_base(candidate: Candidate) -> str:
+    """The base that the review of a candidate's tip names, or empty."""
+    try:
+        value = records.read_json(f"{candidate.record}/reviews/{candidate.head}.json")
+    except FileNotFoundError:
+        return ""
+    return str(value.get("base", ""))
 
 
 def fork_points(repo_dir: str, heads: list[str], start: str) -> dict[str, str]:

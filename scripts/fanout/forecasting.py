@@ -6,7 +6,7 @@ import os
 from functools import partial
 
 from fanout import candidates as offers
-from fanout import git, merging
+from fanout import git, merging, verdicts
 from fanout.building import with_book_of
 from fanout.candidates import Candidate
 from fanout.conventions import convention_of, is_book
@@ -100,7 +100,7 @@ def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str
         pairs={pair: in_doubt(merged, set(pair) & unsure) for pair, merged in two_by_two.items()},
         asked=in_doubt(chain, unsure),
         reached=reached,
-        order=order or None,
+        order=None if unsure else order or None,
         all_tried=all_tried,
         shared=shared_files(present, changes),
         outside=out_of_scope(repo, present),
@@ -128,8 +128,7 @@ def unsaved(repo: git.Repository, candidate: Candidate) -> list[str]:
         status = offers.leftovers(repo, candidate)
     except SkillError as error:
         return [error.message]
-    groups = (status.staged, status.modified, status.conflicted, status.untracked)
-    return sorted({path for group in groups for path in group} | set(status.submodules))
+    return verdicts.dirty_files(candidate, status)
 
 
 # --- Pairs ----------------------------------------------------------------------------------

@@ -40,6 +40,11 @@ class Repository(NamedTuple):
         folder, name = os.path.split(self.common_dir)
         return folder if name == ".git" else self.common_dir
 
+    @property
+    def place(self) -> str:
+        """What to give as --repo: the main checkout, or the caller's where there is none."""
+        return self.top if self.main_root == self.common_dir else self.main_root
+
 
 def git_environment() -> dict[str, str]:
     """The environment for git: no terminal prompts, no locks taken only to refresh an index."""

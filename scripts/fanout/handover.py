@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanout import git, integrations, publishing
+from fanout import approvals, git, integrations, publishing
 from fanout.candidates import Candidate, Choice
 from fanout.errors import SkillError
 from fanout.fields import NamedTuple
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+TITLE = "# Integration report"
 # Codes of work that is only not looked at yet; the others block.
 UNREVIEWED = frozenset(["unapproved", "approval-void"])
 
@@ -89,7 +90,9 @@ def row_of(
     published = [i for i in mine if i.state == "published"]
     if is_merged(repo, candidate, target, tip):
         return Row(candidate, "merged", "", "", published[-1].id if published else "", {})
-    part, row = ready(repo, candidate, target, tip, wish)
+    # A reason that was given once for having no changelog entry still holds.
+    reasons = {n: why for i in mine for n, why in i.changelog.get("not_needed", {}).items()}
+    part, row = ready(repo, candidate, target, tip, wish._replace(exempt=reasons))
     if row is not None:
         code, why = row.pop("code"), row.pop("why")
         row.pop("name")
@@ -156,6 +159,12 @@ def words_of(candidate: Candidate, choice: Choice) -> list[str]:
     return choice.words([candidate.name])
 
 
+def is_accepted(candidate: Candidate) -> bool:
+    """Whether somebody has approved a candidate's tip, whatever else keeps it."""
+    review = approvals.load(candidate.record, candidate.head) if candidate.head else None
+    return review is not None and review.verdict == "approved"
+
+
 def action_for(row: Row, words: list[str], command: Callable[..., str]) -> dict[str, Any] | None:
     """What to do about one candidate, or None where nothing is to be done by itself."""
     name = row.candidate.name
@@ -165,6 +174,9 @@ def action_for(row: Row, words: list[str], command: Callable[..., str]) -> dict[
         return next_action("review", command("review", *words), f"look at {name}: {row.why}")
     if row.code == "not-committed":
         return next_action("collect", command("collect", *words), f"{name}: {row.why}")
+    if row.code == "taken-back":
+        again = command("merge", *words, "--strategy", "cherry-pick")
+        return next_action("merge", again, f"{name}: {row.why}")
     if row.code in ("conflict", "cannot-merge"):
         return next_action("forecast", command("forecast", *words), f"{name} {row.why}")
     if row.code in ("check-failed", "base-red"):
@@ -193,7 +205,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "branches": [
             {**row.candidate.to_json(), "state": row.state}
             for row in report.rows
-            if row.state in ("ready", "merged") or row.code in ("conflict", "check-failed")
+            if row.state in ("ready", "merged") or is_accepted(row.candidate)
         ],
         "blocked": [
             {"name": row.candidate.name, "code": row.code, "why": row.why, **row.more}
@@ -229,7 +241,7 @@ def to_json(report: Report) -> dict[str, Any]:
 
 def text_of(data: dict[str, Any], actions: tuple[dict[str, Any], ...]) -> str:
     """A report for a person, as Markdown."""
-    lines = ["# Integration report", ""]
+    lines = [TITLE, ""]
     lines.append(f"- original branch: `{data['original_branch']}`")
     lines.append(f"- current branch: `{data['current_branch'] or 'none (detached)'}`")
     done = not data["missing"] and bool(data["complete"])

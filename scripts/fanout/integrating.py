@@ -16,6 +16,7 @@ from fanout import (
     merging,
     publishing,
     records,
+    verdicts,
     worktrees,
 )
 from fanout import candidates as offers
@@ -149,6 +150,8 @@ def require_ready(
         if part is not None:
             parts.append(part)
         blocked += [row] if row else []
+    if wish.recipe.strategy in ("merge", "squash"):
+        blocked += foreign_rows(repo, parts, target, tip)
     if blocked:
         first = blocked[0]
         more = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
@@ -160,6 +163,26 @@ def require_ready(
             data={"blocked": blocked, "merged": [], "checks": []},
         )
     return parts, already
+
+
+def foreign_rows(
+    repo: git.Repository, parts: list[Part], target: str, tip: str
+) -> list[dict[str, Any]]:
+    """A row for each part that is built on commits which nobody has approved.
+
+    What lies below its base was not reviewed, and would come along.
+    """
+    rows: list[dict[str, Any]] = []
+    for part in parts:
+        known = [f"^{other.candidate.head}" for other in parts if other is not part]
+        words = ["rev-list", "-n", "5", part.candidate.base, f"^{tip}", *known]
+        found = git.require_git(repo.common_dir, *words).text.split()
+        if found:
+            short = target.removeprefix("refs/heads/")
+            listed = ", ".join(commit[:12] for commit in found)
+            why = f"its base holds commits that are not in {short!r} and not approved: {listed}"
+            rows.append({"name": part.candidate.name, "code": "base-not-in-target", "why": why})
+    return rows
 
 
 def is_merged(repo: git.Repository, candidate: Candidate, target: str, tip: str) -> bool:
@@ -211,8 +234,7 @@ def ready(
         status = offers.leftovers(repo, candidate)
     except SkillError as error:
         return row(error.code, error.message)
-    groups = (status.staged, status.modified, status.conflicted, status.untracked)
-    dirty = sorted({path for group in groups for path in group} | set(status.submodules))
+    dirty = verdicts.dirty_files(candidate, status)
     if own_commits(repo, candidate) == 0:
         return row("no-commits", f"nothing committed, {len(dirty)} dirty files", paths=dirty)
     if dirty:
@@ -314,7 +336,9 @@ class Attempt:
             if built.stopped is not None:
                 # A report finds by these what was tried.
                 merged = building.rows(self.parts, built)
-                self.integration = self.integration._replace(merged=merged)
+                self.integration = self.integration._replace(
+                    merged=merged, changelog=changelog_json(built, self.wish)
+                )
                 raise Blocked(*conflicts(common, tip, self.parts, built, self.wish.recipe))
             publishing.require_unlocked(self.repo, self.integration.branch, self.checkout)
             publishing.require_free(
@@ -328,7 +352,7 @@ class Attempt:
             self.checks = self.check(built.commit, self.wish.commands)
             if not all(check.passed for check in self.checks):
                 raise self.red(tip)
-            self.save(state="publishing", checks=[check.to_json() for check in self.checks])
+            self.require_verdicts()
             if self.publish(tip, built.commit):
                 return self.integration
             self.save(state="building", before=require_tip(self.repo, self.integration.branch))
@@ -342,10 +366,25 @@ class Attempt:
         """Move the branch; False when it moved meanwhile. Every worker's log tells of it."""
         integration = self.integration
         why = f"agent-workers: integration {integration.id}"
-        if not publishing.publish(self.repo, integration.branch, tip, commit, self.checkout, why):
+        checks = [check.to_json() for check in self.checks]
+
+        def begin(checkout: str) -> None:
+            self.save(state="publishing", checkout=checkout, checks=checks)
+
+        if not publishing.publish(self.repo, integration.branch, tip, commit, why, begin):
             return False
         tell_workers(self.repo, self.end("published"))
         return True
+
+    def require_verdicts(self) -> None:
+        """Demand that nobody has decided otherwise while the checks ran. Raises Blocked."""
+        rows: list[dict[str, Any]] = [
+            {"name": part.candidate.name, "code": "rejected", "why": "its verdict has changed"}
+            for part in self.parts
+            if approvals.load(part.candidate.record, part.candidate.head) != part.approval
+        ]
+        if rows:
+            raise Blocked(rows, [])
 
     def build(self, tip: str, parts: list[Part]) -> Built:
         """The commits of some parts onto a commit."""

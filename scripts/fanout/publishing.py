@@ -12,8 +12,14 @@ from fanout.output import say
 from fanout.process import Talk
 from fanout.worktrees import Stake
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 # How long git may take to answer within a transaction; a hook of the user's may be at work.
 ANSWER_LIMIT = 120.0
+# How often it is tried again because the checkout was switched meanwhile.
+TRIES = 3
 # A git command of the user's holds its locks for a moment.
 LOCK_WAIT = 1.0
 
@@ -155,17 +161,39 @@ def require_unlocked(repo: git.Repository, ref: str, checkout: Checkout | None) 
 
 
 def publish(
-    repo: git.Repository, ref: str, before: str, after: str, checkout: Checkout | None, why: str
+    repo: git.Repository, ref: str, before: str, after: str, why: str, begin: Callable[[str], None]
 ) -> bool:
     """Move a branch from one commit to another; False when it is no longer at the first.
 
+    `begin` is told which checkout is to follow (empty: none) before anything is touched. It is
+    looked for now: while the checks ran somebody may have switched it. Raises SkillError
+    `local-edits`, `git-locked` (exit 3), `checkout-failed`, `git-failed`, `busy` (exit 11).
+    """
+    for _ in range(TRIES):
+        checkout = checkout_of(repo, ref)
+        begin(checkout.path if checkout is not None else "")
+        moved = try_to_publish(repo, ref, before, after, checkout, why)
+        if moved is not None:
+            return moved
+    raise SkillError(
+        "busy",
+        f"the checkout of {ref} is switched again and again",
+        "run this again when nobody switches branches there",
+        exit_code=ExitCode.BUSY,
+    )
+
+
+def try_to_publish(
+    repo: git.Repository, ref: str, before: str, after: str, checkout: Checkout | None, why: str
+) -> bool | None:
+    """`publish` with one checkout; None when another one has the branch by now.
+
     The branch is locked by git first; then the checkout follows; then the branch moves. So nobody
-    can commit in between, and whatever fails leaves both as they were. Raises SkillError
-    `local-edits`, `git-locked` (exit 3), `checkout-failed`, `git-failed`.
+    can commit in between, and whatever fails leaves both as they were.
     """
     place = checkout.path if checkout is not None else repo.common_dir
+    paths = changed_paths(repo.common_dir, before, after)
     if checkout is not None:
-        paths = changed_paths(repo.common_dir, before, after)
         require_free(checkout, paths)
         require_filters(repo, checkout, after, paths)
         # Files that were only touched would count as changed.
@@ -178,6 +206,10 @@ def publish(
                 return False
             require_unlocked(repo, ref, checkout)
             raise SkillError("git-failed", f"{ref} cannot be locked: {transaction.trouble}")
+        if checkout_of(repo, ref) != checkout:
+            return None
+        # Git itself would write over an ignored file that has come since.
+        require_free(checkout, paths)
         try:
             if checkout is not None:
                 follow(checkout, before, after)

@@ -57,7 +57,7 @@ def undo(repo: git.Repository, integration_id: str, timeout: float, *, dry_run: 
         integrations.save(repo.common_dir, made)
         try:
             with checking.marked(made.id):
-                done, checks = carry_out(repo, made, target, way, checkout, timeout)
+                done, checks = carry_out(repo, made, target, way, timeout)
         except BaseException:
             abandon(repo, made.id)
             raise
@@ -94,6 +94,14 @@ def choose(repo: git.Repository, integration_id: str) -> tuple[Integration, str]
         standing = [
             i for i in everything if i.state == "published" and not i.undoes and i.id not in gone
         ]
+        published = [i for i in everything if i.state == "published"]
+        if published and published[-1].undoes:
+            # Whoever only calls it again does not want the one before taken back as well.
+            raise refused(
+                "already-undone",
+                f"the newest integration, {published[-1].undoes}, was taken back already",
+                "give the id of an earlier one to take that back",
+            )
         if not standing:
             raise refused("nothing-to-undo", "no integration stands that could be taken back")
         target = standing[-1]
@@ -194,7 +202,6 @@ def carry_out(
     made: Integration,
     target: Integration,
     way: Way,
-    checkout: Checkout | None,
     timeout: float,
 ) -> tuple[Integration, list[Check]]:
     """Check what was made, and publish it."""
@@ -223,9 +230,12 @@ def carry_out(
             )
     rows = [check.to_json() for check in checks]
     made = made._replace(state="publishing", tree="", checks=rows)
-    integrations.save(common, made)
+
+    def begin(checkout: str) -> None:
+        integrations.save(common, made._replace(checkout=checkout))
+
     why = f"agent-workers: undo of {target.id}"
-    if not publishing.publish(repo, made.branch, made.before, made.after, checkout, why):
+    if not publishing.publish(repo, made.branch, made.before, made.after, why, begin):
         raise SkillError(
             "branch-moved",
             f"{made.short_branch!r} moved meanwhile; nothing was taken back",

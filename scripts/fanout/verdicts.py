@@ -194,7 +194,10 @@ def dirty_files(candidate: Candidate, status: Status) -> list[str]:
     hidden: list[str] = []
     if candidate.worktree:
         hidden, _ = hidden_changes(candidate.worktree, at(candidate.worktree))
-    groups = (status.staged, status.modified, status.conflicted, status.untracked, hidden)
+    groups = (
+        *(status.staged, status.modified, status.conflicted, status.untracked),
+        *(status.submodules, hidden),
+    )
     return sorted({path for group in groups for path in group})
 
 

@@ -141,7 +141,7 @@ def holders(common_dir: str, main_root: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for admin in (common_dir, *(f"{folder}/{entry}" for entry in entries)):
         path = main_root if admin == common_dir else registered_path(admin)
-        head = first_line(f"{admin}/HEAD") or ""
+        head = resolved(common_dir, first_line(f"{admin}/HEAD") or "")
         start = first_line(f"{admin}/BISECT_START")
         held = {
             head.removeprefix("ref: ") if head.startswith("ref: ") else None,
@@ -153,6 +153,16 @@ def holders(common_dir: str, main_root: str) -> dict[str, list[str]]:
             if ref is not None and path is not None:
                 found.setdefault(ref, []).append(path)
     return found
+
+
+def resolved(common_dir: str, head: str) -> str:
+    """What HEAD says, with a branch that stands for another one followed to that one."""
+    for _ in range(5):
+        further = first_line(f"{common_dir}/{head.removeprefix('ref: ')}") or ""
+        if not head.startswith("ref: ") or not further.startswith("ref: "):
+            break
+        head = further
+    return head
 
 
 def first_line(path: str) -> str | None:

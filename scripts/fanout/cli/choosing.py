@@ -44,4 +44,4 @@ def own_command(repo: Repository, *words: str) -> str:
     """A command of this program that can be pasted."""
     from fanout.workers import quote
 
-    return " ".join(map(quote, [sys.executable, ENTRY, *words, "--repo", repo.main_root]))
+    return " ".join(map(quote, [sys.executable, ENTRY, *words, "--repo", repo.place]))

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from fanout.cli.choosing import choice_of, own_command
-from fanout.errors import ExitCode, SkillError, missing, usage
+from fanout.errors import ExitCode, SkillError, missing, refused, usage
 from fanout.output import Answer, next_action, plain_text, say, shorten
 
 TYPE_CHECKING = False
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fanout.integrating import Outcome, Wish
 
 CHECK_TIMEOUT = 1800.0
+SIGN_TIMEOUT = 30.0
 SHOWN = 20_000
 
 
@@ -76,7 +77,7 @@ def add_merge(parser: Parser) -> None:
     parser.add_argument(
         "--sign-timeout",
         type=positive,
-        default=30.0,
+        default=SIGN_TIMEOUT,
         metavar="S",
         help="how long signing a commit may take, where commit.gpgSign is set (default: 30)",
     )
@@ -211,7 +212,14 @@ def merge(repo: Repository, options: argparse.Namespace) -> Answer:
     wish = wish_of(repo, options, found)
     if not wish.commands:
         say("note: no check was given; the result is only merged, not tested (--check CMD)")
-    outcome = integrating.merge(repo, found, target, wish)
+    try:
+        outcome = integrating.merge(repo, found, target, wish)
+    except SkillError as error:
+        # A refusal has the same fields as any other answer.
+        row = {"name": target.removeprefix("refs/heads/"), "code": error.code, "why": error.message}
+        fields: dict[str, Any] = {"integration": None, "merged": [], "blocked": [row], "checks": []}
+        error.data = {**fields, **error.data}
+        raise
     for note in outcome.notes:
         say(f"note: {note}")
     return merge_answer(repo, options, choice, wish, outcome)
@@ -229,6 +237,8 @@ def wish_of(repo: Repository, options: argparse.Namespace, found: list[Candidate
     message = read_prompt(None, options.message_file) or ""
     if options.message_file and not message.strip():
         raise usage("usage", f"the message file {options.message_file!r} is empty")
+    if not all(command.strip() for command in options.check):
+        raise usage("usage", "--check needs a command", "leave it out to merge without any check")
     commands = [*options.check, *(command for c in found for command in c.checks)]
     commands += candidates.run_checks(options.run) if options.run else []
     return Wish(
@@ -348,6 +358,8 @@ def repeated(options: argparse.Namespace, names: list[str]) -> list[str]:
     words = [*into(options), *(word for check in options.check for word in ("--check", check))]
     if options.check_timeout != CHECK_TIMEOUT:
         words += ["--check-timeout", f"{options.check_timeout:g}"]
+    if options.sign_timeout != SIGN_TIMEOUT:
+        words += ["--sign-timeout", f"{options.sign_timeout:g}"]
     if options.strategy != "merge":
         words += ["--strategy", options.strategy]
     if options.message_file and options.message_file != "-":
@@ -371,12 +383,31 @@ def report(repo: Repository, options: argparse.Namespace) -> Answer:
         from fanout.records import write_file
 
         path = os.path.abspath(options.output)
+        require_own_report(path)
         if not os.path.isdir(os.path.dirname(path)):
             raise missing("directory-missing", f"{os.path.dirname(path)!r} is not a folder")
         write_file(path, text.encode("utf-8", "backslashreplace"))
         data["output"] = path
     data["next_actions"] = list(actions)
     return Answer("report", text, data, next_actions=actions)
+
+
+def require_own_report(path: str) -> None:
+    """Demand that nothing but an earlier report is written over.
+
+    Raises SkillError `output-exists` (exit 3).
+    """
+    from fanout.handover import TITLE
+
+    if not os.path.lexists(path):
+        return
+    if os.path.isfile(path) and not os.path.islink(path):
+        with open(path, "rb") as file:
+            if file.read(len(TITLE)) == TITLE.encode():
+                return
+    raise refused(
+        "output-exists", f"{path!r} is there already and is no report", "choose another --output"
+    )
 
 
 def stock(

@@ -32,7 +32,7 @@ def own_command(repo: Repository, *words: str) -> str:
     """A command of this program that can be pasted."""
     from fanout.workers import quote
 
-    return " ".join(map(quote, [sys.executable, ENTRY, *words, "--repo", repo.main_root]))
+    return " ".join(map(quote, [sys.executable, ENTRY, *words, "--repo", repo.place]))
 
 
 def event(options: argparse.Namespace) -> Answer:
