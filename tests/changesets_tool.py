@@ -46,7 +46,8 @@ def fetch(folder: Path) -> None:
         shutil.copy(PACKAGE / name, fresh)
     path = f"{NODE.parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        [str(NODE), str(NPM), "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
+        [str(NODE), str(NPM), "ci", "--ignore-scripts", "--no-audit", "--no-fund",
+         "--fetch-retries=0"],
         cwd=fresh, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False,
         timeout=100, stdin=subprocess.DEVNULL,
     )  # fmt: skip
