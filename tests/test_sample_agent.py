@@ -61,7 +61,8 @@ class Home:
 
     def records(self) -> list[dict[str, Any]]:
         text = self.log.read_text() if self.log.exists() else ""
-        return [json.loads(line) for line in text.splitlines()]
+        # The agent may be in the middle of a line right now.
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line[-1:] == "\n"]
 
     def prompts(self) -> list[bytes]:
         """What was submitted, as the bytes that were received."""
