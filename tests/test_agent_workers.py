@@ -259,3 +259,19 @@ def test_spawns_that_fail_together_are_taken_back_together(world: World, count: 
     # before and after.
     assert len([line for line in found if "capture-pane" not in line]) == 4
     assert world.snapshot() == before
+
+
+def test_a_spawn_that_meets_a_server_at_its_end_starts_on_the_next_one(world: World) -> None:
+    """tmux ends with its last session, and the client that comes then is turned away."""
+    stub = world.root / "bin" / "tmux"
+    real = shutil.which("tmux")
+    stub.write_text(
+        f"#!/bin/sh\n"
+        f'case "$*" in *new-session*) [ -e {world.root}/turned ] || {{\n'
+        f"  : >{world.root}/turned; echo 'server exited unexpectedly' >&2; exit 1; }};;\n"
+        f'esac\nexec {real} "$@"\n'
+    )
+    stub.chmod(0o755)
+    world.spawn("w1", "Task.", *IDLE)
+    assert (world.root / "turned").exists()
+    assert world.status("w1")["state"] == "waiting"

@@ -133,7 +133,7 @@ def launch(common_dir: str, starts: list[Start], env: dict[str, str]) -> dict[st
         chunk, queue = queue, []
         server = Server(("-L", chunk[0].worker.socket))
         launches = [launch_of(common_dir, start.worker) for start in chunk]
-        answer = server.run(*tmux.launch_commands(launches, variables), env=env)
+        answer = server.run_anew(*tmux.launch_commands(launches, variables), env=env)
         rows = [line.split("\t") for line in tmux.lines_of(answer.text)]
         started = proctree.start_times({int(row[1]) for row in rows})
         for start, row in zip(chunk, rows, strict=False):

@@ -99,6 +99,20 @@ class Server(NamedTuple):
         """Run commands as one sequence in one client; the exit code is an answer."""
         return self.finish(self.start(*commands, reads=stdin is not None, env=env), stdin or b"")
 
+    def run_anew(self, *commands: list[str], env: dict[str, str] | None = None) -> Completed:
+        """Run commands, and once more where a server that was just ending took them with it.
+
+        A server ends with its last session, and a client that comes at that moment gets no answer.
+        What has printed something is not run again.
+        """
+        done = self.run(*commands, env=env)
+        for _ in range(3):
+            if done.text or not is_ending(done.error_text):
+                break
+            time.sleep(0.05)
+            done = self.run(*commands, env=env)
+        return done
+
     def start(
         self, *commands: list[str], reads: bool = False, env: dict[str, str] | None = None
     ) -> Client:
@@ -150,12 +164,7 @@ class Server(NamedTuple):
         Raises SkillError `tmux-failed` when the server does not answer properly: unknown is not
         dead.
         """
-        done = self.run(["list-panes", "-a", "-F", PANE_FORMAT])
-        for _ in range(3):
-            if not is_ending(done.error_text):
-                break
-            time.sleep(0.05)
-            done = self.run(["list-panes", "-a", "-F", PANE_FORMAT])
+        done = self.run_anew(["list-panes", "-a", "-F", PANE_FORMAT])
         if done.code != 0:
             if no_server(done.error_text):
                 return {}
