@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fanout import checking, records
+from fanout import checking, integrations, records
 from fanout.checking import Check
 from merge_world import Merges, link, merges, on_main, program
 from runner_world import all_have_ended
@@ -23,8 +23,10 @@ def run(
     """Run checks on the tip of main; demand that nothing of their tree is left."""
     repo = world.adopt(patch)
     before = world.snapshot()
-    tree = checking.tree_path(repo, "20260101T000000Z-abcdef", 1)
-    logs = f"{records.home(repo.common_dir)}/integrations/20260101T000000Z-abcdef/checks"
+    # What a check started is known by this id, so no two tests may share one.
+    name = integrations.new("refs/heads/main", repo.head, "merge").id
+    tree = checking.tree_path(repo, name, 1)
+    logs = f"{records.home(repo.common_dir)}/integrations/{name}/checks"
     found = checking.run_checks(
         repo, repo.head, list(commands), tree=tree, logs=logs, timeout=timeout
     )
@@ -93,7 +95,7 @@ def test_a_check_that_changes_what_it_checks_has_failed(
 ) -> None:
     """What would be published is not what it saw."""
     repo = world.adopt(monkeypatch)
-    tree = checking.tree_path(repo, "20260101T000000Z-abcdef", 1)
+    tree = checking.tree_path(repo, integrations.new("refs/heads/main", repo.head, "merge").id, 1)
     logs = f"{records.home(repo.common_dir)}/logs"
     (found,) = checking.run_checks(repo, repo.head, [command], tree=tree, logs=logs, timeout=30.0)
     assert found.exit_code == 0

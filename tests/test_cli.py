@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -15,8 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from fanout.cli import common
 from fanout.cli.agent_workers import OTHERS, TEXTS, VERBS
 from fanout.cli.common import glue_values
+from fanout.errors import SkillError
+from fanout.output import Answer
 from inside import Call, call, install, refusal
 from world import AGENT_WORKERS, SAMPLE_AGENT, World, wait_for
 
@@ -697,3 +701,29 @@ def test_a_cache_that_cannot_be_trusted_or_written_is_left_alone(world: World) -
         start_anyhow(world, AGENT_WORKERS, XDG_CACHE_HOME=unusable, HOME="/nowhere")
     start_anyhow(world, AGENT_WORKERS, PYTHONDONTWRITEBYTECODE="1", XDG_CACHE_HOME=f"{cache}2")
     assert not Path(f"{cache}2").exists()
+
+
+def test_what_fails_on_the_way_out_does_not_hide_the_signal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def dispatch(_: object) -> Answer:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except BaseException as error:
+            raise SkillError(
+                "tree-busy", "cannot undo", "look there", data={"path": "x"}
+            ) from error
+        raise AssertionError("the signal came late")
+
+    before = {number: signal.getsignal(number) for number in common.SIGNALS}
+    try:
+        code = common.run_command("tool", ["--json"], lambda _: argparse.Namespace(), dispatch)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    answer = json.loads(capsys.readouterr().out)
+    assert code == 130
+    assert answer["error"]["code"] == "interrupted"
+    assert answer["error"]["message"] == "interrupted by INT; then: cannot undo"
+    assert answer["error"]["hint"] == "look there"
+    assert answer["data"] == {"path": "x"}

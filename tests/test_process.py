@@ -15,7 +15,7 @@ import pytest
 from fanout import process
 from fanout.errors import ExitCode, Interrupted, SkillError
 from fanout.output import open_standard_streams
-from fanout.process import clean_environment, finish, run, start, start_logged
+from fanout.process import clean_environment, finish, run, start, start_logged, wait
 from world import wait_for
 
 
@@ -183,7 +183,7 @@ def test_a_logged_process_has_a_session_of_its_own(tmp_path: Path) -> None:
         ["sh", "-c", "echo out; echo err >&2; ps -o sid= -p $$"],
         cwd=str(tmp_path), env=dict(os.environ), log=str(log),
     )  # fmt: skip
-    assert child.wait(30) == 0
+    assert wait(child, time.monotonic() + 30) == 0
     lines = log.read_text().split()
     assert lines[:3] == ["before", "out", "err"]
     assert int(lines[3]) == child.pid
@@ -202,3 +202,11 @@ def test_programs_are_found_as_by_a_shell(tmp_path: Path, monkeypatch: pytest.Mo
             here.chmod(mode)
             for name in ("tool", "./tool", str(here), "no-tool"):
                 assert process.find_program(name) == shutil.which(name), (path, mode, name)
+
+
+def test_a_child_whose_end_was_seen_but_not_noted_is_let_go() -> None:
+    """A signal may come just after the system call that takes a child's exit status."""
+    child = start(["true"])
+    os.waitpid(child.pid, 0)
+    process.end(child)
+    assert not child.pipes

@@ -112,5 +112,5 @@ class Interrupted(BaseException):
     """A signal asked the command to end. Not an Exception, so that no handler swallows it."""
 
     def __init__(self, exit_code: ExitCode) -> None:
-        super().__init__(exit_code.name.lower())
+        super().__init__(MEANINGS[exit_code])
         self.exit_code = exit_code

@@ -14,7 +14,6 @@ from fanout.fields import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 
@@ -313,13 +312,15 @@ class Talk:
 
 def end(process: Running) -> None:
     """End a process, by TERM where that is enough: git then removes its lock files."""
-    if process.code is None:
-        os.kill(process.pid, signal.SIGTERM)
-        try:
-            wait(process, time.monotonic() + END_WAIT)
-        except TimeoutError:
-            os.kill(process.pid, signal.SIGKILL)
-            wait(process, None)
+    # A signal may have come between the end of a wait and its note: then there is no such child.
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        if process.code is None:
+            os.kill(process.pid, signal.SIGTERM)
+            try:
+                wait(process, time.monotonic() + END_WAIT)
+            except TimeoutError:
+                os.kill(process.pid, signal.SIGKILL)
+                wait(process, None)
     # What it started may hold the other ends of its pipes: they are not read to their end.
     for number in list(process.pipes):
         process.close(number)
@@ -355,15 +356,13 @@ def cannot_start(argv: list[str], cwd: str | None, error: OSError) -> SkillError
     return SkillError("cannot-start", f"cannot run {argv[0]!r}: {why}")
 
 
-def start_logged(
-    argv: list[str], *, cwd: str, env: dict[str, str], log: str
-) -> subprocess.Popen[bytes]:
+def start_logged(argv: list[str], *, cwd: str, env: dict[str, str], log: str) -> Running:
     """Start a command in a session of its own with its output appended to `log`."""
     import subprocess
 
     with open(log, "ab", buffering=0) as output:
         try:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 argv,
                 cwd=cwd,
                 env=env,
@@ -374,3 +373,6 @@ def start_logged(
             )
         except OSError as error:
             raise cannot_start(argv, cwd, error) from error
+    # Nobody waits by this object: a signal in the middle of its `wait` leaves its lock taken.
+    process.returncode = 0
+    return Running(process.pid, {})

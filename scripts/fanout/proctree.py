@@ -7,7 +7,7 @@ import signal
 import time
 
 from fanout.fields import NamedTuple
-from fanout.process import run, start_logged
+from fanout.process import end, run, start_logged, wait
 
 
 class Process(NamedTuple):
@@ -195,19 +195,17 @@ def run_logged(
     Returns its exit code, or None when it was ended after `timeout` seconds, together with
     everything it started (`mark` is a NAME=VALUE that stands in the environment of all of it).
     """
-    import subprocess
-
     process = start_logged(argv, cwd=cwd, env=env, log=log)
     try:
-        return process.wait(timeout)
-    except subprocess.TimeoutExpired:
+        return wait(process, time.monotonic() + timeout)
+    except TimeoutError:
         end_tree([process.pid], mark, grace=2.0)
-        process.wait(5.0)
         return None
     except BaseException:
         end_tree([process.pid], mark, grace=1.0)
-        process.wait(5.0)
         raise
+    finally:
+        end(process)
 
 
 class Ending(NamedTuple):

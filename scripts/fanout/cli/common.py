@@ -75,10 +75,10 @@ def glue_values(argv: list[str], texts: frozenset[str], others: frozenset[str]) 
     return glued
 
 
-def catch_signals() -> frozenset[signal.Signals]:
+def catch_signals(received: list[Interrupted]) -> frozenset[signal.Signals]:
     """Turn INT, TERM and HUP into an exception; one that was ignored at the start stays so.
 
-    Returns the signals that are caught now.
+    Returns the signals that are caught now. What comes is noted in `received`.
     """
     caught = frozenset(n for n in SIGNALS if signal.getsignal(n) != signal.SIG_IGN)
 
@@ -86,7 +86,8 @@ def catch_signals() -> frozenset[signal.Signals]:
         # A second signal must not cut off the undoing that the first one started.
         for other in caught:
             signal.signal(other, signal.SIG_IGN)
-        raise Interrupted(SIGNALS[signal.Signals(number)])
+        received.append(Interrupted(SIGNALS[signal.Signals(number)]))
+        raise received[0]
 
     for number in caught:
         signal.signal(number, interrupt)
@@ -105,19 +106,30 @@ def run_command(
     """Parse, run and answer; the only place where errors become exit codes."""
     open_standard_streams()
     caught: frozenset[signal.Signals] = frozenset()
+    received: list[Interrupted] = []
     answer: Answer | None = None
     words = argv[: argv.index("--")] if "--" in argv else argv
     command = next((word for word in words if word in verbs), prog)
     try:
-        caught = catch_signals()
+        caught = catch_signals(received)
         answer = attempt(command, argv, parse, dispatch)
         release_signals(caught)
-    except Interrupted as stop:
-        error = SkillError("interrupted", f"interrupted by {stop}", exit_code=stop.exit_code)
+    except Interrupted:
         # Work that is done is answered as done.
-        answer = answer or failure(command, error)
         release_signals(caught)
+    if received and (answer is None or answer.error is not None):
+        # What fails while the work is being undone is told beside the reason for it.
+        answer = failure(command, interruption(received[0], answer.error if answer else None))
     return print_answer(answer, "--json" in words)
+
+
+def interruption(stop: Interrupted, error: SkillError | None) -> SkillError:
+    """Why a command that got a signal ends, and what went wrong on its way out."""
+    told = SkillError("interrupted", str(stop), exit_code=stop.exit_code)
+    if error is not None:
+        told.message += f"; then: {error.message}"
+        told.hint, told.data, told.next_actions = error.hint, error.data, error.next_actions
+    return told
 
 
 def release_signals(caught: frozenset[signal.Signals]) -> None:
