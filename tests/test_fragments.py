@@ -8,16 +8,20 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from changesets_tool import run_changesets
+from changesets_tool import NODE, changesets, run_changesets
 from fanout import fragments
 from fanout.book import Entry
 from fanout.conventions import Convention, convention_of
 from fanout.errors import SkillError
+from merge_world import Merges, merges, on_main
 from world import World
+
+__all__ = ["merges"]
 
 TEXT = """### Fixed
 
@@ -338,3 +342,98 @@ def test_markdown_becomes_restructured_text() -> None:
         "A ``b`` and ``c`` and `d e <http://f>`__ :role:`g` `h`_\n\n- one\n- two\n\n"
         "  - deep ``x``\n\n.. code-block:: text\n\n   `raw`\n\n     [x](y)\n\nafter `a `b` <c>`__"
     )
+
+
+# --- By the tool itself ----------------------------------------------------------------------
+
+SETTINGS = {
+    "towncrier": {"pyproject.toml": TOWNCRIER, "NEWS.md": "# News\n"},
+    "scriv": {"setup.cfg": "[scriv]\nformat = md\n", "changelog.d/README.txt": "here\n"},
+    "reno": {"releasenotes/config.yaml": "---\n", "releasenotes/notes/.keep": ""},
+    "changeset": {
+        ".changeset/config.json": '{"baseBranch": "main"}',
+        "package.json": '{"name": "demo", "version": "1.0.0"}',
+        "package-lock.json": '{"name": "demo", "lockfileVersion": 3}',
+    },
+}
+NAMES = {
+    "towncrier": r"news/\+w[12]-[0-9a-f]{8}\.feature\.md",
+    "scriv": r"changelog\.d/.+\.md",
+    "reno": r"releasenotes/notes/w[12]-[0-9a-f]{16}\.yaml",
+    "changeset": r"\.changeset/[a-z-]+\.md",
+}
+
+
+def installed(merges: Merges, tool: str) -> Path:
+    """Put a tool on PATH; the file in which each of its calls leaves a line."""
+    real = f"{os.path.dirname(sys.executable)}/{tool}"
+    calls = merges.world.root / "calls"
+    program = f'exec {real} "$@"'
+    if tool == "changeset":
+        program = f'exec {NODE} {changesets()} "$@"'
+    path = merges.world.root / "bin" / tool
+    path.write_text(f'#!/bin/sh\necho "$1" >>{calls}\n{program}\n')
+    path.chmod(0o755)
+    return calls
+
+
+@pytest.mark.parametrize("tool", SETTINGS)
+def test_a_tool_that_is_installed_makes_the_fragments(merges: Merges, tool: str) -> None:
+    calls = installed(merges, tool)
+    on_main(merges.world, SETTINGS[tool])
+    kind = convention_of(str(merges.repo), merges.git("rev-parse", "HEAD")).kind
+    for name in ("w1", "w2"):
+        merges.ready(name, {f"{name}.txt": "1\n"})
+    before = set(merges.git("ls-files").split("\n"))
+    assert merges.ok("changelog")["tool"] == str(merges.world.root / "bin" / tool)
+    data = merges.ok("merge", "w1", "w2")
+    assert calls.read_text().split() == [fragments.TOOLS[kind][1]] * 2
+    made = set(merges.git("ls-files").split("\n")) - before - {"w1.txt", "w2.txt"}
+    assert len(made) == 2
+    assert all(re.fullmatch(NAMES[tool], path) for path in made)
+    assert data["notes"] == []
+    texts = sorted((merges.repo / path).read_text() for path in made)
+    assert "What w1 made." in texts[0]
+    assert "What w2 made." in texts[1]
+    # Nothing of the tool's own example text is in them.
+    assert not any("Uncomment" in text or "Replace this text" in text for text in texts)
+    assert merges.git("status", "--porcelain") == ""
+    home = merges.repo / ".git" / "agent-workers" / "integrations"
+    assert {path.suffix for path in home.glob("*/fragments/*")} == {".log"}
+
+
+@pytest.mark.parametrize(
+    "script", ["exit 3", "exit 0", "echo one >news/1.misc.md; echo two >news/2.misc.md"]
+)
+def test_where_the_tool_fails_the_fragment_is_written_without_it_and_that_is_told(
+    merges: Merges, script: str
+) -> None:
+    tool = merges.world.root / "bin" / "towncrier"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    on_main(merges.world, SETTINGS["towncrier"])
+    merges.ready("w1", {"w1.txt": "1\n"})
+    (note,) = merges.ok("merge", "w1")["notes"]
+    assert "w1" in note
+    assert "towncrier" in note
+    (path,) = [path for path in merges.git("ls-files").split("\n") if path.startswith("news/")]
+    assert "What w1 made." in (merges.repo / path).read_text()
+
+
+def test_what_a_fragment_says_already_is_not_said_again_under_another_name(
+    merges: Merges,
+) -> None:
+    installed(merges, "scriv")
+    on_main(merges.world, SETTINGS["scriv"])
+    merges.ready("w1", {"w1.txt": "1\n"})
+    merges.ok("merge", "w1")
+    (path,) = [p for p in merges.git("ls-files").split("\n") if p.startswith("changelog.d/2")]
+    merges.git("mv", path, "changelog.d/other.md")
+    merges.git("commit", "-qm", "renamed")
+    (merges.world.tree("w1") / "more.txt").write_text("more\n")
+    merges.world.commit("more", merges.world.tree("w1"))
+    merges.approve("w1")
+    merges.ok("merge", "w1")
+    assert merges.git("ls-files", "changelog.d").split("\n") == [
+        "changelog.d/README.txt", "changelog.d/other.md",
+    ]  # fmt: skip

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from fanout import changelog, git, merging, records, worktrees
+from fanout import changelog, fragments, git, merging, records, worktrees
 from fanout.approvals import Approval
 from fanout.book import reconcile
 from fanout.candidates import Candidate
 from fanout.changelog import Entry
-from fanout.conventions import BOOK_NAME, Convention
+from fanout.conventions import BOOK_NAME, Convention, Tree
 from fanout.errors import SkillError, refused
 from fanout.fields import NamedTuple
 from fanout.merging import Commit, Merged, Signing
@@ -38,13 +38,15 @@ class Part(NamedTuple):
 class Recipe(NamedTuple):
     """How to build: the strategy, the user's message (or nothing), and whether to sign.
 
-    `convention` is how the integration branch keeps its changelog.
+    `convention` is how the integration branch keeps its changelog; `fragments` are those that its
+    own tool has made, path and content.
     """
 
     strategy: str
     message: bytes
     signing: Signing
     convention: Convention = Convention("book", BOOK_NAME, "", {})
+    fragments: dict[Entry, tuple[str, bytes]] | None = None
 
 
 class Built(NamedTuple):
@@ -213,14 +215,11 @@ def with_changelog(
     mode, book = "100644", None
     if not convention.fragments:
         mode, book = read_file(common_dir, built.commit, convention.path, env)
-    changed = {
-        part.candidate.name: tuple(changelog.changed_files(common_dir, part.candidate))
-        for part in parts
-    }
-    made = changelog.written(convention, entries, book, changed)
+    changed = changed_files(common_dir, parts)
+    made = changelog.written(convention, entries, book, changed, recipe.fragments)
     files = made.files
     if convention.fragments:
-        files = new_files(common_dir, built.commit, files, env)
+        files = new_files(common_dir, built.commit, convention, files, env)
     found = built._replace(added=tuple(made.added), duplicates=tuple(made.duplicates))
     if not files:
         return found
@@ -233,16 +232,68 @@ def with_changelog(
     return found._replace(commit=commit, book_commit=commit, book_files=tuple(files))
 
 
+def changed_files(common_dir: str, parts: list[Part]) -> dict[str, tuple[str, ...]]:
+    """The files that each part's worker changed, by its name."""
+    return {
+        part.candidate.name: tuple(changelog.changed_files(common_dir, part.candidate))
+        for part in parts
+    }
+
+
+def with_tool(
+    repo: git.Repository, tip: str, parts: list[Part], recipe: Recipe, *, place: str, mark: str
+) -> tuple[Recipe, list[str]]:
+    """A recipe with the fragments that the repository's own tool makes, where it is installed.
+
+    `place` is a folder for its work, which is gone afterwards. The second is what went wrong: such
+    an entry is written without the tool.
+    """
+    convention = recipe.convention
+    entries = [entry for part in parts for entry in part.entries]
+    tool = fragments.tool_of(convention, repo.top) if entries else None
+    if tool is None:
+        return recipe, []
+    made: dict[Entry, tuple[str, bytes]] = {}
+    notes: list[str] = []
+    tree = Tree(repo.common_dir, tip, None)
+    changed = changed_files(repo.common_dir, parts)
+    for number, entry in enumerate(entries):
+        ours = fragments.fragment_for(convention, entry, changed[entry.name])
+        inside = f"{place}/{number}"
+        try:
+            path, content = fragments.made_by_tool(
+                tool, tree, convention, ours, place=inside, mark=mark
+            )
+        except SkillError as error:
+            notes.append(f"the fragment of {entry.name} was written without its tool: {error}")
+            continue
+        finally:
+            worktrees.remove_tree(inside)
+        # A tool that names by the minute names two of them alike.
+        taken = any(path == other for other, _ in made.values())
+        made[entry] = (ours[0] if taken else path, content)
+    return recipe._replace(fragments=made), notes
+
+
 def new_files(
-    repo_dir: str, commit: str, files: dict[str, bytes], env: dict[str, str]
+    repo_dir: str,
+    commit: str,
+    convention: Convention,
+    files: dict[str, bytes],
+    env: dict[str, str],
 ) -> dict[str, bytes]:
-    """The files that a commit does not have yet. Raises SkillError `changelog-unusable`."""
-    found = git.read_objects(repo_dir, [f"{commit}:{path}" for path in files], env)
-    for path, content in files.items():
-        there = found[f"{commit}:{path}"]
-        if there is not None and there != content:
+    """The fragments that a commit does not have yet, under whatever name.
+
+    Raises SkillError `changelog-unusable`.
+    """
+    tree = Tree(repo_dir, commit, env)
+    names = tree.names(convention.path) or {}
+    tree.fetch([f"{convention.path}/{name}" for name, kind in names.items() if kind == "file"])
+    there = {path: tree.read(path) for path in tree.known if path.startswith(convention.path + "/")}
+    for path in files:
+        if os.path.basename(path) in names and there.get(path) != files[path]:
             raise unusable(path, "something else stands there")
-    return {path: files[path] for path in files if found[f"{commit}:{path}"] is None}
+    return {path: files[path] for path in files if files[path] not in there.values()}
 
 
 def read_file(

@@ -377,12 +377,13 @@ def written(
     entries: list[Entry],
     book: bytes | None,
     changed: dict[str, tuple[str, ...]],
+    made: dict[Entry, tuple[str, bytes]] | None = None,
 ) -> Written:
     """What is to be written for entries: a fragment for each, or the changelog file.
 
     `book` is the content of that file, None where it is not there; `changed` are the files that
-    each candidate changed, by its name. Raises SkillError `changelog-unusable`,
-    `changelog-form-unknown` (exit 3).
+    each candidate changed, by its name; `made` are fragments that a tool has made. Raises
+    SkillError `changelog-unusable`, `changelog-form-unknown` (exit 3).
     """
     if not convention.fragments:
         folded = fold(book, entries, convention.path)
@@ -391,7 +392,8 @@ def written(
     files = {}
     added: list[str] = []
     for entry in entries:
-        path, content = fragment_for(convention, entry, changed.get(entry.name, ()))
+        known = (made or {}).get(entry)
+        path, content = known or fragment_for(convention, entry, changed.get(entry.name, ()))
         files[path] = content
         added += [change.text for change in changes_of(entry.text, entry.name)]
     return Written(files, added, [])

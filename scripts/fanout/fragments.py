@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 
+from fanout import proctree, records
 from fanout.book import Change, Entry, changes_of
-from fanout.errors import refused
+from fanout.conventions import Tree
+from fanout.errors import SkillError, refused
 from fanout.outline import KNOWN, MARKER, closes, key_of, opened
+from fanout.process import clean_environment, find_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +29,15 @@ WORDS = {
     "security": ("vulnerability", "bugfix", "fixes", "fix", "fixed"),
     "documentation": ("doc", "docs"),
 }
+# What makes a fragment of each convention, and where a checkout may have it.
+TOOLS = {
+    "towncrier": ("towncrier", "create", "--no-edit"),
+    "changesets": ("changeset", "add", "--empty"),
+    "scriv": ("scriv", "create", "--no-edit", "--no-add"),
+    "reno": ("reno", "new"),
+}
+INSTALLED = ("node_modules/.bin", ".venv/bin")
+TOOL_LIMIT = 30.0
 BUMPS = {"removed": "major", "added": "minor", "changed": "minor", "deprecated": "minor"}
 BUMP_RANKS = ("patch", "minor", "major")
 CHANGESET = re.compile(r"\s*---[ \t]*\n(?:(.*?)\n)?---[ \t]*(?:\n|$)(.*)", re.DOTALL)
@@ -75,6 +88,81 @@ def fragment_for(
             "let the worker write it on its branch",
         )
     return f"{convention.path}/{name}", content.encode("utf-8")
+
+
+# --- By the tool itself ----------------------------------------------------------------------
+
+
+def tool_of(convention: Convention, checkout: str) -> str | None:
+    """Where the program is that makes a convention's fragments: on PATH, or in the checkout."""
+    if convention.kind not in TOOLS:
+        return None
+    name = TOOLS[convention.kind][0]
+    inside = [f"{checkout}/{folder}/{name}" for folder in INSTALLED]
+    return find_program(name) or next((path for path in inside if find_program(path)), None)
+
+
+def made_by_tool(
+    tool: str,
+    tree: Tree,
+    convention: Convention,
+    fragment: tuple[str, bytes],
+    *,
+    place: str,
+    mark: str,
+) -> tuple[str, bytes]:
+    """A fragment that the repository's own tool makes, in its place, with what we have to say.
+
+    The tool works in `place`, a new folder, which gets its settings and the other fragments as a
+    commit has them. What it starts carries the `mark`. Raises SkillError `changelog-tool-failed`.
+    """
+    path, content = fragment
+    folder = f"{place}/{convention.path}"
+    copy_settings(tree, convention, place)
+    known = set(os.listdir(folder))
+    argv = [tool, *TOOLS[convention.kind][1:]]
+    if convention.kind == "towncrier":
+        argv += [f"--content={content.decode().rstrip()}", "--", os.path.basename(path)]
+    elif convention.kind == "reno":
+        argv += ["--", os.path.splitext(os.path.basename(path))[0].rpartition("-")[0]]
+    log = f"{place}.log"
+    code = proctree.run_logged(
+        argv, cwd=place, env=clean_environment(), log=log, timeout=TOOL_LIMIT, mark=mark
+    )
+    made = sorted(set(os.listdir(folder)) - known)
+    if code != 0 or len(made) != 1:
+        how = "did not end" if code is None else f"ended with exit code {code}"
+        raise tool_failed(tool, f"{how} and made {len(made)} files; see {log}")
+    if convention.kind == "towncrier":
+        with open(f"{folder}/{made[0]}", "rb") as file:
+            content = file.read()
+    path = f"{convention.path}/{made[0]}"
+    trouble = malformed(convention, path, content)
+    if trouble:
+        raise tool_failed(tool, f"{made[0]}: {trouble}")
+    return path, content
+
+
+def tool_failed(tool: str, why: str) -> SkillError:
+    """A tool did not make a fragment."""
+    return SkillError("changelog-tool-failed", f"`{os.path.basename(tool)}` {why}")
+
+
+def copy_settings(tree: Tree, convention: Convention, place: str) -> None:
+    """Write what a convention's tool reads: its settings, and the fragments that are there."""
+    names = tree.names(convention.path) or {}
+    inside = [f"{convention.path}/{name}" for name, kind in names.items() if kind == "file"]
+    tree.fetch(inside)
+    records.make_dir(f"{place}/{convention.path}")
+    for path in [*tree.LOOKED_AT, *inside]:
+        content = tree.read(path) if path else None
+        if content is not None:
+            records.make_dir(os.path.dirname(f"{place}/{path}"))
+            with open(f"{place}/{path}", "wb") as file:
+                file.write(content)
+
+
+# --- Forms -----------------------------------------------------------------------------------
 
 
 def chosen(key: str, types: list[dict[str, Any]]) -> dict[str, Any]:

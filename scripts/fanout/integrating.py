@@ -330,6 +330,7 @@ class Attempt:
     def run(self) -> Integration:
         """Build, check and publish. Raises Blocked, and SkillError `local-edits` (exit 3)."""
         common = self.repo.common_dir
+        self.make_fragments()
         for number in range(1, ATTEMPTS + 1):
             tip = self.integration.before
             built = self.build(tip, self.parts)
@@ -385,6 +386,16 @@ class Attempt:
         ]
         if rows:
             raise Blocked(rows, [])
+
+    def make_fragments(self) -> None:
+        """Let the repository's own changelog tool make the fragments, where it is installed."""
+        recipe, notes = building.with_tool(
+            self.repo, self.integration.before, self.parts, self.wish.recipe,
+            place=f"{integrations.folder(self.repo.common_dir, self.integration.id)}/fragments",
+            mark=f"{checking.MARK}={self.integration.id}",
+        )  # fmt: skip
+        self.wish = self.wish._replace(recipe=recipe)
+        self.notes += notes
 
     def build(self, tip: str, parts: list[Part]) -> Built:
         """The commits of some parts onto a commit."""

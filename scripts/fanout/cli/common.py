@@ -117,7 +117,7 @@ def run_command(
     except Interrupted:
         # Work that is done is answered as done.
         release_signals(caught)
-    if received and (answer is None or answer.error is not None):
+    if answer is None or (received and answer.error is not None):
         # What fails while the work is being undone is told beside the reason for it.
         answer = failure(command, interruption(received[0], answer.error if answer else None))
     return print_answer(answer, "--json" in words)

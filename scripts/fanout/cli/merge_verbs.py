@@ -528,6 +528,7 @@ def changelog(repo: Repository, options: argparse.Namespace) -> Answer:
     from fanout import candidates as work
     from fanout import changelog as room
     from fanout.conventions import convention_of
+    from fanout.fragments import tool_of
 
     found = work.find(repo, choice_of(options, options.names))
     commit, branch = target_commit(repo, found, options.into)
@@ -544,6 +545,7 @@ def changelog(repo: Repository, options: argparse.Namespace) -> Answer:
         error = refusal
     data = {
         "convention": convention.to_json(),
+        "tool": tool_of(convention, repo.top),
         "into": branch,
         "candidates": [row_of(candidate, one) for candidate, one in rows],
         "missing": [c.name for c, one in rows if one.missing and not one.problems],
