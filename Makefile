@@ -42,6 +42,7 @@ fire: need ## kill every command before each of its steps (takes some half an ho
 	collect; do \
 	PYTHONPATH=scripts:tests $(RUN) python tests/integration_fire.py $$verb 1 1 || exit 1; done
 	@for seed in 1 2 3 4 5 6 7 8 9 10; do \
+	PYTHONPATH=scripts:tests $(RUN) python tests/fleet.py $$seed || exit 1; \
 	PYTHONPATH=scripts:tests $(RUN) python tests/integration_fleet.py $$seed || exit 1; done
 
 validate: need lock lint test skill ## everything that must pass: lint, tests, the skill's format
@@ -65,8 +66,12 @@ compile: need-python ## py_compile every Python file, leaving nothing behind
 	@cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
 	find $(CODE) -name '*.py' -exec env PYTHONPYCACHEPREFIX="$$cache" "$(PYTHON)" -m py_compile {} +
 
-shell: need-python ## shellcheck every shell script
-	@find $(CODE) tools -name '*.sh' -exec $(RUN) shellcheck .ci/run {} +
+shell: need-python ## shellcheck every shell script; what runners carry as it stands in one
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	"$(PYTHON)" scripts/render_worker_loop.py --config examples/self-hosted-upgrade.json \
+	--language bash --output "$$folder/run-agent-workers.sh" --json >"$$folder/answer" && \
+	find $(CODE) tools "$$folder" -name '*.sh' ! -path '*/runtimes/*' \
+	-exec $(RUN) shellcheck .ci/run {} +
 
 skill: need ## agentskills validate, on a copy in a folder named like the skill
 	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && \

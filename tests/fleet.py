@@ -1,4 +1,4 @@
-"""Fifty workers, random verbs, crashes and tmux restarts against a simple model: fleet.py SEED."""
+"""Fifty workers, random verbs, crashes and restarts against a simple model: SEED [STEPS]."""
 
 from __future__ import annotations
 
@@ -182,12 +182,12 @@ class Fleet(Case):
             assert path.exists() or blob in reachable, path
 
 
-def main(seed: int) -> None:
+def main(seed: int, steps: int) -> None:
     """Play one seed."""
     fleet = Fleet(seed)
     try:
         fleet.spawn_fleet()
-        for number in range(STEPS):
+        for number in range(steps):
             fleet.step()
             if number % 5 == 4 or "kill" in fleet.told[-1]:
                 fleet.compare()
@@ -202,4 +202,4 @@ def main(seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else STEPS)
