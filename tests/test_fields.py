@@ -38,6 +38,8 @@ def test_a_record_is_a_tuple_with_names() -> None:
     assert (point.x, point.y, point.name, point.total) == (1, 2, "p", 3)
     assert point._replace(name="q", x=5) == (5, 2, "q")
     assert isinstance(point._replace(x=5), Point)
+    assert Point._make([1, 2, "p"]) == Usual._make([1, 2, "p"]) == point
+    assert isinstance(Point._make([1, 2, "p"]), Point)
     assert point._asdict() == {"x": 1, "y": 2, "name": "p"}
     assert point._fields == ("x", "y", "name")
     assert repr(point) == "Point(x=1, y=2, name='p')"
@@ -53,6 +55,14 @@ def test_wrong_values_are_refused(args: tuple[Any, ...], named: dict[str, Any]) 
         Usual(*args, **named)
     with pytest.raises(TypeError):
         Point(*args, **named)
+
+
+def test_a_record_takes_a_value_for_each_field() -> None:
+    for values in ([1], [1, 2, "a", 4]):
+        with pytest.raises(TypeError):
+            Usual._make(values)
+        with pytest.raises(TypeError):
+            Point._make(values)
 
 
 def test_what_is_not_there_is_not_replaced() -> None:

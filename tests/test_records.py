@@ -16,7 +16,15 @@ import pytest
 
 from fanout import records
 from fanout.errors import ExitCode, SkillError
-from fanout.records import Event, append_event, fits, lock, read_events, read_json, write_json
+from fanout.records import (
+    Event,
+    append_event,
+    lock,
+    read_events,
+    read_json,
+    read_record,
+    write_json,
+)
 from world import SCRIPTS, wait_for
 
 
@@ -180,24 +188,36 @@ def test_the_types_of_fields_are_checked(tmp_path: Path) -> None:
         owns: list[str]
         branch: str | None
 
-    wanted = Shape.__annotations__
-    good: dict[str, Any] = {"name": "w", "pid": 1, "owns": ["a"], "branch": None}
-    records.require_fields("f", good, wanted)
-    for change, words in (
+        facts: list[dict[str, Any]]
+        copied: dict[str, str]
+        limit: float
+
+    path = str(tmp_path / "f")
+    good: dict[str, Any] = {
+        "name": "w", "pid": 1, "owns": ["a"], "branch": None,
+        "facts": [{"b": 1}], "copied": {"a": "1"}, "limit": 1,
+    }  # fmt: skip
+    write_json(path, good)
+    assert read_record(path, Shape) == Shape(**good)
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"pid": "1"}, "'pid' is not of the type int"),
         ({"pid": True}, "'pid'"),
         ({"owns": ["a", 1]}, "'owns'"),
-        ({"branch": 3}, "'branch'"),
+        ({"owns": {}}, "'owns'"),
+        ({"branch": 3}, "'branch' is not of the type str . None"),
+        ({"facts": [[]]}, "'facts'"),
+        ({"copied": {"a": 1}}, "'copied'"),
+        ({"copied": None}, "'copied'"),
+        ({"limit": False}, "'limit'"),
         ({"more": 3}, "'more' is not known"),
-    ):
+    ]
+    for change, words in changes:
+        write_json(path, {**good, **change})
         with pytest.raises(SkillError, match=words):
-            records.require_fields("f", {**good, **change}, wanted)
+            read_record(path, Shape)
+    write_json(path, {name: value for name, value in good.items() if name != "name"})
     with pytest.raises(SkillError, match="'name' is missing"):
-        records.require_fields("f", {"pid": 1, "owns": [], "branch": None}, wanted)
-    assert fits({"a": {"b": 1}}, "dict[str, Any]")
-    assert not fits({"a": 1}, "dict[str, str]")
-    assert fits(1, "float")
-    assert not fits(False, "float")
+        read_record(path, Shape)
 
 
 # --- Events ---------------------------------------------------------------------------------

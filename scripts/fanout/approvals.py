@@ -79,12 +79,9 @@ def load(record: str, head: str) -> Approval | None:
     """
     path = f"{record}/reviews/{head}.json"
     try:
-        value = records.read_json(path)
+        approval = records.read_record(path, Approval)
     except FileNotFoundError:
         return None
-    value.pop("schema")
-    records.require_fields(path, value, Approval.__annotations__)
-    approval = Approval(*[value[field] for field in Approval._fields])
     if approval.head != head or approval.verdict not in ("approved", "rejected"):
         raise records.damaged(path, "it is no review of this commit")
     return approval

@@ -261,14 +261,10 @@ def recorded(repo: git.Repository) -> tuple[list[Candidate], list[SkillError]]:
 
 def read_branch(folder: str) -> Candidate | None:
     """The branch that reviews in a folder are about, without what may have changed since."""
-    path = f"{folder}/branch.json"
     try:
-        value = records.read_json(path)
+        return records.read_record(f"{folder}/branch.json", Candidate)._replace(record=folder)
     except FileNotFoundError:
         return None
-    value.pop("schema")
-    records.require_fields(path, value, Candidate.__annotations__)
-    return Candidate(*[value[field] for field in Candidate._fields])._replace(record=folder)
 
 
 def checkouts(repo: git.Repository) -> dict[str, str]:

@@ -40,6 +40,13 @@ else:
                 raise TypeError(f"{cls.__name__} takes {', '.join(fields)}")
             return tuple.__new__(cls, values)
 
+        @classmethod
+        def _make(cls, values: list[Any]) -> Fields:
+            """One of these, from a value for each field."""
+            if len(values) != len(cls._fields):
+                raise TypeError(f"{cls.__name__} takes {', '.join(cls._fields)}")
+            return new_tuple(cls, values)
+
         def _replace(self, **named: Any) -> Fields:
             """The same with other values for some fields."""
             pairs = zip(self._fields, self, strict=True)

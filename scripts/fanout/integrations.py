@@ -93,7 +93,7 @@ def load(common_dir: str, integration_id: str) -> Integration:
     try:
         if not records.is_name(integration_id):
             raise FileNotFoundError(path)
-        value = records.read_json(path)
+        return records.read_record(path, Integration)
     except FileNotFoundError:
         known = ", ".join(ids(common_dir)[-10:]) or "there are none"
         raise usage(
@@ -101,9 +101,6 @@ def load(common_dir: str, integration_id: str) -> Integration:
             f"there is no integration {integration_id[:80]!r}",
             f"the newest: {known}",
         ) from None
-    value.pop("schema")
-    records.require_fields(path, value, Integration.__annotations__)
-    return Integration(*[value[field] for field in Integration._fields])
 
 
 def ids(common_dir: str) -> list[str]:

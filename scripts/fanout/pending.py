@@ -36,14 +36,10 @@ def read(common_dir: str, worker: Worker) -> Sending | None:
 
     Raises SkillError `record-damaged`.
     """
-    path = path_of(common_dir, worker.name)
     try:
-        value = records.read_json(path)
+        sending = records.read_record(path_of(common_dir, worker.name), Sending)
     except FileNotFoundError:
         return None
-    value.pop("schema")
-    records.require_fields(path, value, Sending.__annotations__)
-    sending = Sending(**value)
     return sending if sending.launch == worker.launch else None
 
 

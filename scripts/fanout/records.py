@@ -18,22 +18,33 @@ from fanout.fields import NamedTuple
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from typing import Any, TypeGuard
+    from typing import Any, TypeGuard, TypeVar
+
+    Kind = TypeVar("Kind", bound=NamedTuple)
+    Form = tuple[str, frozenset[type], frozenset[type] | None, str]
 
 SCHEMA = 1
 # The folder in a worktree that its agent may write to, and what it may report there.
 RUNS = ".worker-runs"
 REPORTS = ("started", "progress", "heartbeat", "completed", "error")
-# The types of JSON values by their names in an annotation.
-TYPES: dict[str, type] = {
-    "str": str,
-    "int": int,
-    "bool": bool,
-    "float": float,
-    "dict[str, Any]": dict,
+# What a JSON value is, by its name in an annotation such as `list[str]` or `dict[str, Any]`.
+TYPES: dict[str, frozenset[type]] = {
+    "str": frozenset([str]),
+    "int": frozenset([int]),
+    "bool": frozenset([bool]),
+    "float": frozenset([float, int]),
+    "list": frozenset([list]),
+    "dict": frozenset([dict]),
+    "dict[str, Any]": frozenset([dict]),
 }
+# By kind of record, for each field: its name, its types, those of its items, its annotation.
+FORMS: dict[type, list[Form]] = {}
 # No log of ours comes near it.
 READ_LIMIT = 32_000_000
+# Without O_NONBLOCK a pipe in a file's place would be waited for.
+READING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+DECODER = json.JSONDecoder()
+JSON_SPACE = " \t\r\n"
 LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 NAME_LETTERS = LETTERS | frozenset("-_")
 NAME_LIMIT = 64
@@ -173,40 +184,46 @@ def read_json(path: str) -> dict[str, Any]:
     return fields
 
 
-def require_fields(path: str, fields: dict[str, Any], annotations: dict[str, Any]) -> None:
-    """Demand exactly the fields of a NamedTuple, each of its annotation's type.
+def read_record(path: str, kind: type[Kind]) -> Kind:
+    """A named tuple as its file holds it: exactly its fields, each of its annotation's type.
 
-    Raises SkillError `record-damaged`.
+    Raises FileNotFoundError; SkillError `record-damaged`.
     """
-    for name, annotation in annotations.items():
-        if name not in fields:
+    value = read_json(path)
+    del value["schema"]
+    forms = FORMS.get(kind)
+    if forms is None:
+        forms = FORMS[kind] = forms_of(kind)
+    values: list[Any] = []
+    for name, types, items, wanted in forms:
+        if name not in value:
             raise damaged(path, f"the field {name!r} is missing")
-        value = fields[name]
-        # Most fields are plain: one comparison is enough for them.
-        if TYPES.get(annotation) is type(value):
-            continue
+        found = value[name]
+        if type(found) not in types or (found and items is not None and not holds(found, items)):
+            raise damaged(path, f"the field {name!r} is not of the type {wanted}")
+        values.append(found)
+    if len(value) > len(forms):
+        name = next(name for name in value if name not in kind._fields)
+        raise damaged(path, f"the field {name[:80]!r} is not known")
+    return kind._make(values)
+
+
+def forms_of(kind: type[Kind]) -> list[Form]:
+    """What the fields of a named tuple may be, read from its annotations once."""
+    found: list[Form] = []
+    for name, annotation in kind.__annotations__.items():
         # Under `from __future__ import annotations` those of typing.NamedTuple are ForwardRefs.
         wanted = str(getattr(annotation, "__forward_arg__", annotation))
-        if not fits(value, wanted):
-            raise damaged(path, f"the field {name!r} is not of the type {wanted}")
-    for name in fields.keys() - annotations.keys():
-        raise damaged(path, f"the field {name[:80]!r} is not known")
+        outer, _, inner = wanted.removesuffix(" | None").partition("[")
+        types = TYPES[outer].union([type(None)] if wanted.endswith(" | None") else [])
+        item = inner.removesuffix("]").removeprefix("str, ")
+        found.append((name, types, TYPES[item] if item not in ("", "Any") else None, wanted))
+    return found
 
 
-def fits(value: Any, annotation: str) -> bool:
-    """Whether a JSON value is of a type such as `str | None`, `list[str]` or `dict[str, Any]`."""
-    if annotation.endswith(" | None"):
-        return value is None or fits(value, annotation.removesuffix(" | None"))
-    if annotation.startswith("list["):
-        return isinstance(value, list) and all(fits(item, annotation[5:-1]) for item in value)  # pyright: ignore[reportUnknownVariableType]
-    if annotation.startswith("dict[str, "):
-        return isinstance(value, dict) and all(
-            fits(item, annotation[10:-1])
-            for item in value.values()  # pyright: ignore[reportUnknownVariableType]
-        )
-    if annotation == "float":
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return annotation == "Any" or type(value) is TYPES.get(annotation)
+def holds(value: list[Any] | dict[str, Any], types: frozenset[type]) -> bool:
+    """Whether all items of a list, or all values of an object, are of one of these types."""
+    return types.issuperset(map(type, value.values() if isinstance(value, dict) else value))
 
 
 def read_regular(path: str) -> bytes:
@@ -216,7 +233,7 @@ def read_regular(path: str) -> bytes:
     the memory. Raises FileNotFoundError; SkillError `record-damaged`.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, READING)
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
@@ -292,10 +309,12 @@ def read_events(path: str) -> tuple[list[Event], int]:
 def parse_event(line: bytes) -> Event | None:
     """An event from one line; None for a torn or foreign one. Agents may write these files."""
     try:
-        value: Any = json.loads(line.decode("utf-8"))
+        text = line.decode("utf-8").strip(JSON_SPACE)
+        # What json.loads does besides takes as long for a line.
+        value, end = DECODER.raw_decode(text)
     except (ValueError, RecursionError):
         return None
-    if not is_object(value):
+    if end != len(text) or not is_object(value):
         return None
     kind, at, job, data = value.get("event"), value.get("at"), value.get("job"), value.get("data")
     if not isinstance(kind, str) or not isinstance(at, str):

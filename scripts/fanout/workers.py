@@ -133,14 +133,12 @@ def load(common_dir: str, name: str) -> Worker:
     records.require_name(name)
     path = record_file(common_dir, name)
     try:
-        value = records.read_json(path)
+        worker = records.read_record(path, Worker)
     except FileNotFoundError:
         raise unknown_worker(common_dir, name) from None
-    value.pop("schema")
-    records.require_fields(path, value, Worker.__annotations__)
-    if value["name"] != name:
-        raise records.damaged(path, f"it is the record of {value['name']!r}")
-    return Worker(*[value[field] for field in Worker._fields])
+    if worker.name != name:
+        raise records.damaged(path, f"it is the record of {worker.name!r}")
+    return worker
 
 
 def lock(common_dir: str, name: str, wait: float = 0.5) -> contextlib.AbstractContextManager[None]:
@@ -326,7 +324,8 @@ def state_of(
         dialog = dialog_on_screen(worker.harness, text, pane.title, said)
     if dialog is not None:
         return State("waiting", detail=dialog)
-    if is_starting(common_dir, worker):
+    # What was reported was read already.
+    if not logs.reports and is_starting(common_dir, worker):
         return State("starting")
     return State("running")
 
