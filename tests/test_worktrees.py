@@ -162,6 +162,14 @@ def test_places_that_are_not_free(world: World, monkeypatch: pytest.MonkeyPatch)
     assert place_error(repo, world.repo / ".trees" / "w2") is None
     assert place_error(repo, tree.with_name("w1-2")) is None
     assert place_error(repo, world.root / "new" / "folder" / "w2") is None
+    # A tree that was moved away, and one that git knows by a link on its path.
+    admin = worktrees.admin_dir_of(str(tree))
+    assert admin is not None
+    tree.rename(world.root / "moved")
+    assert place_error(repo, tree) == "worktree-exists"
+    assert place_error(repo, tree / "w2") == "worktree-nested"
+    tree.symlink_to(world.root / "moved")
+    assert place_error(repo, world.root / "moved" / "w2") == "worktree-nested"
 
 
 def test_a_place_in_the_main_checkout_is_not_free_for_a_caller_elsewhere(

@@ -50,10 +50,11 @@ class Job(NamedTuple):
 
 def job_of(events: list[Event], state: State) -> Job:
     """The newest job, as far as events and the process's end tell."""
-    opening = next((e for e in reversed(events) if e.data.get("opens")), None)
+    newest = events[::-1]
+    opening = next((e for e in newest if e.data.get("opens")), None)
     # A prompt is recorded as delivered when that is proved, often after the agent's first report.
-    telling = [e for e in events if e.event != "delivered" or e.data.get("opens")]
-    last = (telling or events)[-1].event if events else None
+    telling = (e for e in newest if e.event != "delivered" or e.data.get("opens"))
+    last = next(telling, newest[0]).event if newest else None
     if opening is None:
         return Job(None, "open", last, "", "", state.exit_code, False, {})
     mine = [event for event in events if event.job == opening.job]

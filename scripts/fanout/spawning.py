@@ -265,8 +265,9 @@ def reserve(repo: git.Repository, request: Request, made: dict[str, Worker]) -> 
 
 def require_free_name(repo: git.Repository, wanted: str) -> None:
     """Demand that no worker has this name. Raises SkillError `worker-exists` (exit 3)."""
-    for name in records.worker_names(repo.common_dir):
-        if name.casefold() == wanted.casefold():
+    common, folded = repo.common_dir, wanted.casefold()
+    for name in records.folder_names(common):
+        if name.casefold() == folded and os.path.lexists(life.record_file(common, name)):
             raise refused(
                 "worker-exists",
                 f"there is already a worker {name!r}",

@@ -268,15 +268,12 @@ def retire_failed(common_dir: str, name: str) -> None:
 
 def recover(repo: git.Repository, name: str) -> None:
     """Take back what a spawn of this name left when it was killed."""
-    try:
-        worker = life.load(repo.common_dir, name)
-    except SkillError as error:
-        if error.code == "unknown-worker":
-            folder = records.worker_dir(repo.common_dir, name)
-            if os.path.isdir(folder) and not os.path.lexists(os.path.join(folder, "worker.json")):
-                worktrees.remove_tree(folder)
-            return
-        raise
+    if not os.path.lexists(life.record_file(repo.common_dir, name)):
+        folder = records.worker_dir(repo.common_dir, name)
+        if os.path.isdir(folder):
+            worktrees.remove_tree(folder)
+        return
+    worker = life.load(repo.common_dir, name)
     if worker.phase == "spawning":
         say(f"taking back the spawn of {name!r} that did not finish")
         failed = end_agents([worker])

@@ -34,7 +34,6 @@ GLOBALS = {
 }
 # So much of it may go for the names of variables; a session takes about 1200 bytes.
 NAMES_LIMIT = 9_000
-VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 
 # Fields that cannot hold a tab come first; the title is free text and comes last.
 PANE_FIELDS = (
@@ -335,7 +334,12 @@ def log_command(path: str) -> str:
 
 def variable_names(env: dict[str, str]) -> list[str]:
     """The variables of an environment that a shell can hold, sorted."""
-    return sorted(name for name in env if re.fullmatch(VARIABLE, name))
+    return sorted(filter(is_variable, env))
+
+
+def is_variable(name: str) -> bool:
+    """Whether a shell can hold a variable of this name: `[A-Za-z_][A-Za-z0-9_]*`."""
+    return name.isascii() and name.isidentifier()
 
 
 def conf_quoted(word: str) -> str:

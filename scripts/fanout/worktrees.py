@@ -97,14 +97,10 @@ def admin_dir_of(worktree: str) -> str | None:
 
 def registered_path(admin_dir: str) -> str | None:
     """The worktree that an administrative folder names in its `gitdir` file, or None."""
-    try:
-        with open(
-            os.path.join(admin_dir, "gitdir"), encoding="utf-8", errors="surrogateescape"
-        ) as file:
-            content = file.read().removesuffix("\n")
-    except OSError:
+    content = git.small_file(f"{admin_dir}/gitdir")
+    if content is None:
         return None
-    return os.path.dirname(os.path.normpath(os.path.join(admin_dir, content)))
+    return os.path.dirname(os.path.normpath(os.path.join(admin_dir, content.removesuffix("\n"))))
 
 
 def registered(common_dir: str) -> dict[str, str]:
@@ -117,10 +113,7 @@ def registered(common_dir: str) -> dict[str, str]:
         entries = sorted(os.listdir(folder))
     except FileNotFoundError:
         return {}
-    found = {
-        os.path.join(folder, entry): registered_path(os.path.join(folder, entry))
-        for entry in entries
-    }
+    found = {admin: registered_path(admin) for admin in (f"{folder}/{e}" for e in entries)}
     return {admin: path for admin, path in found.items() if path is not None}
 
 
@@ -478,8 +471,9 @@ def require_free_place(repo: git.Repository, path: str) -> None:
             "if it was only moved, `git worktree repair` in its new place; if it was deleted, "
             "`git worktree remove` it; or choose another place with --worktree DIR",
         )
+    above = folders_above(real)
     for tree in (*linked, repo.common_dir):
-        if real.startswith(os.path.realpath(tree) + "/"):
+        if holds_place(tree, real, above):
             raise refused(
                 "worktree-nested",
                 f"{path!r} would lie inside {tree!r}",
@@ -494,6 +488,27 @@ def require_free_place(repo: git.Repository, path: str) -> None:
                 f"{path!r} lies in the checkout {top!r} and git does not ignore it",
                 "choose a place beside the checkout, or add that folder to .gitignore",
             )
+
+
+def folders_above(path: str) -> set[tuple[int, int]]:
+    """What tells the folders above a real path, as far as they are there."""
+    found: set[tuple[int, int]] = set()
+    while path != os.path.dirname(path):
+        path = os.path.dirname(path)
+        with contextlib.suppress(OSError):
+            folder = os.stat(path)
+            found.add((folder.st_dev, folder.st_ino))
+    return found
+
+
+def holds_place(tree: str, real: str, above: set[tuple[int, int]]) -> bool:
+    """Whether a tree is one of the folders above a real path, or was one while it was there."""
+    try:
+        folder = os.stat(tree)
+    except OSError:
+        return real.startswith(os.path.realpath(tree) + "/")
+    # To follow the links in the paths of many trees takes long, and the lock is held meanwhile.
+    return (folder.st_dev, folder.st_ino) in above
 
 
 def require_free_branch(repo: git.Repository, branch: str) -> None:

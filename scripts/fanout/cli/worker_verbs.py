@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import time
 
@@ -242,7 +241,7 @@ def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Reques
     env: dict[str, str] = {}
     for pair in options.env:
         key, equals, value = pair.partition("=")
-        if not equals or re.fullmatch(tmux.VARIABLE, key) is None:
+        if not equals or not tmux.is_variable(key):
             raise usage(
                 "invalid-env",
                 f"--env {pair[:80]!r} is not K=V",
