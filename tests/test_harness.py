@@ -149,6 +149,17 @@ def test_everything_optional_may_be_left_out_or_null() -> None:
     assert bare.leave_keys == ()
 
 
+def test_a_key_that_would_do_nothing_is_refused() -> None:
+    for section, key in (
+        ("interactive", "work_dir_arg"), ("interactive", "dialogs"), ("session", "id_source"),
+    ):  # fmt: skip
+        value = {"name": "x", "executable": "y", section: {key: "z"}}
+        with pytest.raises(SkillError, match=f"{section}.{key}"):
+            parse_mapping(value, "test")
+        # The agent of an earlier version that took it is still there.
+        assert parse_mapping(value, "test", recorded=True).name == "x"
+
+
 def test_a_single_word_stands_for_a_list_of_one() -> None:
     assert mapping(args="--yolo", ready="^>").args == ("--yolo",)
     assert mapping(ready="^>").ready.patterns == ("^>",)

@@ -31,16 +31,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "args",
         "prompt_mode",
         "prompt_arg",
-        "work_dir_arg",
         "ready",
         "busy",
         "idle",
         "waiting",
-        "dialogs",
         "submit_keys",
         "leave_keys",
     ),
-    "session": ("id_source", "new_args", "resume_args"),
+    "session": ("new_args", "resume_args"),
 }
 TOP_LEVEL = frozenset(
     [
@@ -247,7 +245,8 @@ def is_text(value: Any) -> TypeGuard[str]:
 def parse_mapping(value: Any, source: str, *, recorded: bool = False) -> Harness:
     """Check a mapping's value. Raises SkillError `invalid-mapping` (exit 2).
 
-    The patterns of one that was recorded were looked at before: compiling them takes long.
+    The keys and patterns of one that was recorded were looked at before: compiling takes long, and
+    an agent that was started by an earlier version must not be out of reach.
     """
 
     def wrong(where: str, expected: str) -> SkillError:
@@ -299,14 +298,14 @@ def parse_mapping(value: Any, source: str, *, recorded: bool = False) -> Harness
             raise wrong(name, "an object")
         known = SECTIONS[name]
         for key in found:  # pyright: ignore[reportUnknownVariableType]
-            if key not in known:
+            if key not in known and not recorded:
                 raise wrong(f"{name}.{key}", f"one of {', '.join(known)}")
         return found  # pyright: ignore[reportUnknownVariableType]
 
     if not isinstance(value, dict):
         raise wrong("the whole", "an object")
     for key in value:  # pyright: ignore[reportUnknownVariableType]
-        if key not in TOP_LEVEL:
+        if key not in TOP_LEVEL and not recorded:
             raise wrong(str(key), f"one of {', '.join(sorted(TOP_LEVEL))}")  # pyright: ignore[reportUnknownArgumentType]
     interactive = section("interactive")
     session = section("session")
