@@ -223,6 +223,7 @@ def test_only_the_parent_of_the_very_launcher_is_asked_for_a_socket(
     assert asked == []
     socket.unlink()
     steering.reach([worker._replace(pane_started="another time")])
+    steering.reach([worker._replace(boot_id="an earlier boot")])
     steering.reach([worker._replace(pane_pid=os.getpid())])
     other = subprocess.Popen(["sleep", "600"], env=world.env)
     started = proctree.start_time(other.pid) or ""

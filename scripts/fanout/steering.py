@@ -118,10 +118,14 @@ def reach(workers: list[Worker]) -> Seen:
 
         from fanout import proctree
 
+        boot = proctree.boot_id()
         by_pid = {process.pid: process for process in proctree.processes()}
         for worker in lost:
             launcher = by_pid.get(worker.pane_pid)
             if launcher is None or launcher.started != worker.pane_started:
+                continue
+            # Times of start count from the boot on.
+            if worker.boot_id != boot:
                 continue
             server = by_pid.get(launcher.parent)
             if server is None or server.command != "tmux: server" or server.pid in asked:
