@@ -303,6 +303,18 @@ def test_the_prompt_comes_from_stdin(world: World) -> None:
 # --- Options --------------------------------------------------------------------------------
 
 
+def test_prompt_files_that_differ_only_by_case_are_named(world: World, call: Call) -> None:
+    folder = world.root / "prompts"
+    folder.mkdir()
+    for name in ("api", "Docs", "docs"):
+        (folder / f"{name}.md").write_text("hello")
+    if len(list(folder.iterdir())) < 3:
+        pytest.skip("this file system takes one for the other")
+    ran = call("spawn", "--prompts-dir", str(folder), *AGENT)
+    assert ran.code == 2
+    assert "'Docs.md' and 'docs.md' differ only by case" in ran.out
+
+
 def test_wrong_combinations_of_options_are_refused(world: World, call: Call) -> None:
     folder = world.root / "prompts"
     folder.mkdir()

@@ -333,9 +333,12 @@ def read_prompts(options: argparse.Namespace, mode: str) -> dict[str, str]:
             f"there is no NAME.md in {folder!r}",
             "name each prompt file after its worker",
         )
-    folded = [name.casefold() for name in names]
-    if len(set(folded)) < len(folded):
-        raise usage("invalid-name", "two prompt files differ only by case", "rename one of them")
+    folded: dict[str, str] = {}
+    for name in names:
+        other = folded.setdefault(name.casefold(), name)
+        if other != name:
+            message = f"the prompt files {other + '.md'!r} and {name + '.md'!r} differ only by case"
+            raise usage("invalid-name", message, "rename one of them")
     return {name: read_prompt(None, os.path.join(folder, name + ".md")) or "" for name in names}
 
 
