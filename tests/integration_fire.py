@@ -173,6 +173,7 @@ class Scene(Case):
             *git.glob("*.lock"),
             *(git / "refs").rglob("*.lock"),
             *git.glob("worktrees/integ*"),
+            *git.glob("agent-workers-*"),
         ]
         home = git / "agent-workers"
         left += [path for path in home.rglob("*.tmp") if "integrations" in path.parts]

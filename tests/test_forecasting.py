@@ -259,12 +259,14 @@ def test_the_order_asked_for_says_where_it_stops(
 def touched(world: World) -> dict[str, Any]:
     """All that a forecast must leave alone: trees, indexes, refs, objects, with their times.
 
-    An object that git would have written, had it not been there, gets a new time, no more.
+    An object that git would have written, had it not been there, gets a new time, no more. So
+    does the folder in which what it writes stands for a moment.
     """
+    git_dir = world.repo / ".git"
     folders = [world.repo, world.root / "repo.worktrees"]
     return {
         str(p): (
-            0 if "objects" in p.parts else p.lstat().st_mtime_ns,
+            0 if "objects" in p.parts or p == git_dir else p.lstat().st_mtime_ns,
             p.is_file() and p.read_bytes(),
         )
         for folder in folders

@@ -627,7 +627,7 @@ def settle(repo: git.Repository) -> list[str]:
 
 def sweep(common_dir: str) -> None:
     """Remove the files and folders that killed calls have left, whatever they were at."""
-    merging.sweep_scratch()
+    merging.sweep_scratch(common_dir)
     home = records.home(common_dir)
     for name in os.listdir(home):
         if name.startswith(building.INDEX):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Directory renames are guessed from similarity; a guess must not move files unseen.
 MERGE_CONFIG = ("-c", "merge.directoryRenames=conflict", "-c", "merge.renames=true")
+# What goes again at once is neither pressed nor made to last.
+SCRATCH_CONFIG = ("-c", "core.looseCompression=0", "-c", "core.createObject=rename")
 # From git-merge-tree(1): the status of one of several merges.
 CLEAN, CONFLICT = "1", "0"
 SCRATCH = "agent-workers-"
@@ -65,7 +67,7 @@ def scratch(common_dir: str) -> Generator[dict[str, str], None, None]:
 
     What the repository has can be read there, and stays as it is.
     """
-    folder, descriptor = make_scratch()
+    folder, descriptor = make_scratch(common_dir)
     try:
         yield {
             "GIT_OBJECT_DIRECTORY": folder,
@@ -76,15 +78,20 @@ def scratch(common_dir: str) -> Generator[dict[str, str], None, None]:
         os.close(descriptor)
 
 
-def scratch_place() -> str:
-    """Where scratch folders stand."""
-    return os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
+def scratch_places(common_dir: str) -> list[str]:
+    """Where scratch folders may stand: beside the repository's objects, which is as fast as they.
+
+    One that may only be read has them elsewhere.
+    """
+    return [common_dir, os.path.abspath(os.environ.get("TMPDIR") or "/tmp")]
 
 
-def make_scratch() -> tuple[str, int]:
+def make_scratch(common_dir: str) -> tuple[str, int]:
     """A new scratch folder, and the descriptor that holds it: the kernel frees it at our end."""
+    writable = [p for p in scratch_places(common_dir) if os.access(p, os.W_OK | os.X_OK)]
+    place = writable[0] if writable else common_dir
     while True:
-        folder = os.path.join(scratch_place(), f"{SCRATCH}{records.new_id()}")
+        folder = os.path.join(place, f"{SCRATCH}{records.new_id()}")
         os.mkdir(folder, 0o700)
         # One that sweeps may have met it before it was held.
         with contextlib.suppress(FileNotFoundError):
@@ -95,22 +102,24 @@ def make_scratch() -> tuple[str, int]:
             os.close(descriptor)
 
 
-def sweep_scratch() -> None:
+def sweep_scratch(common_dir: str) -> None:
     """Remove this user's scratch folders that nobody holds: their commands were killed."""
-    for name in os.listdir(scratch_place()):
-        if not name.startswith(SCRATCH):
-            continue
-        folder = os.path.join(scratch_place(), name)
-        with contextlib.suppress(OSError):
-            descriptor = os.open(
-                folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            )
-            try:
-                if os.fstat(descriptor).st_uid == os.geteuid():
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    remove_tree(folder)
-            finally:
-                os.close(descriptor)
+    for place in scratch_places(common_dir):
+        for name in os.listdir(place):
+            if name.startswith(SCRATCH):
+                sweep_folder(os.path.join(place, name))
+
+
+def sweep_folder(folder: str) -> None:
+    """Remove a scratch folder if it is this user's and nobody holds it."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.fstat(descriptor).st_uid == os.geteuid():
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_tree(folder)
+        finally:
+            os.close(descriptor)
 
 
 def alternate(path: str) -> str:
@@ -129,10 +138,11 @@ def merge_all(
     The merge base of a pair is found by git.
     """
     found: list[Merged] = []
+    config = SCRATCH_CONFIG if env and "GIT_OBJECT_DIRECTORY" in env else ()
     while len(found) < len(pairs):
         words = "".join(f"{ours} {theirs}\n" for ours, theirs in pairs[len(found) :])
         done = git.git(
-            repo_dir, *MERGE_CONFIG, "merge-tree", "--write-tree", "--stdin", "--messages",
+            repo_dir, *MERGE_CONFIG, *config, "merge-tree", "--write-tree", "--stdin", "--messages",
             stdin=words.encode(), env={"LC_ALL": "C", **(env or {})},
         )  # fmt: skip
         merges = parse_merges(done.text)
