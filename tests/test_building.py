@@ -117,3 +117,19 @@ def test_a_branch_of_no_worker_brings_its_entry_along(merges: Merges, world: Wor
     assert merges.call("approve", *words, "--commit", merges.git("rev-parse", "topic")).code == 0
     assert merges.call("merge", *words).code == 0
     assert (merges.repo / "CHANGELOG.md").read_text() == with_line("Topic")
+
+
+def test_a_subject_brings_no_control_characters_into_a_message(merges: Merges) -> None:
+    """What an agent wrote there would steer the terminal of whoever reads the log."""
+    evil = "fix \x1b]0;owned\x07\x1b[31mit\r\x08!\n\nbody\n"
+    for name in ("w1", "w2"):
+        tree = merges.world.quick(name)
+        (tree / name).write_text("1\n")
+        merges.world.commit(evil, tree)
+    (merges.world.tree("w2") / "more").write_text("1\n")
+    merges.world.commit("second", merges.world.tree("w2"))
+    merges.approve("w1", "w2")
+    exempt = ["--no-changelog-needed", "w1=x", "--no-changelog-needed", "w2=x"]
+    assert merges.call("merge", "w1", "w2", *exempt).code == 0
+    assert merges.git("log", "-1", "--format=%B", "main^1").startswith("Merge w1: fix it!\n")
+    assert "* fix it!\n* second\n" in merges.git("log", "-1", "--format=%B", "main")

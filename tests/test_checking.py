@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +107,82 @@ def test_a_check_that_changes_what_it_checks_has_failed(
     assert not os.path.lexists(tree)
     assert world.worktrees() == [str(world.repo)]
     assert world.git("rev-parse", "main") == repo.head
+
+
+def check_work(merges: Merges, command: str) -> tuple[dict[str, Any], str]:
+    """The row of one check on the merged work of a worker, and what was said."""
+    merges.ready("w1", {"a": "1\n"})
+    ran = merges.call("merge", "w1", "--check", command)
+    assert ran.code == 10, ran.out
+    merges.tidy()
+    return ran.data["checks"][0], ran.err
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("echo x >>README.md; git stash -q", "it left a stash, which all worktrees share: "),
+        ("git tag nightly", "it made refs/tags/nightly"),
+        ("git branch kept; exit 3", "it made refs/heads/kept"),
+        # As scripts do that put the user's edits aside; here there are none to put aside.
+        ("git stash -q; git stash pop -q; git reset -q --hard", "stashes were taken away"),
+    ],
+)
+def test_a_check_that_changes_what_all_worktrees_share_has_failed(
+    merges: Merges, command: str, words: str
+) -> None:
+    (merges.repo / "README.md").write_text("mine\n")
+    merges.git("stash")
+    mine = merges.git("rev-parse", "refs/stash")
+    row, _ = check_work(merges, command)
+    assert not row["passed"]
+    assert words in row["reason"]
+    if "taken away" in words:
+        assert mine in row["reason"]
+        merges.git("stash", "store", mine)
+    assert mine in merges.git("stash", "list", "--format=%H").split()
+
+
+def test_what_others_stash_and_branch_meanwhile_is_no_fault_of_a_check(merges: Merges) -> None:
+    merges.ready("w1", {"a": "1\n"})
+    (merges.repo / "README.md").write_text("mine\n")
+    meanwhile = f"git -C {merges.repo} stash -q && git -C {merges.repo} branch theirs"
+    (row,) = merges.ok("merge", "w1", "--check", meanwhile)["checks"]
+    assert (row["passed"], row["reason"]) == (True, "")
+
+
+def test_a_process_without_any_mark_is_ended_where_it_works_in_the_tree(merges: Merges) -> None:
+    """It emptied its environment, and has a session of its own."""
+    merges.ready("w1", {"a": "1\n"})
+    away = f"env -i setsid -f {shutil.which('sleep')} 97 >/dev/null 2>&1"
+    user = subprocess.Popen(["sleep", "98"], cwd=merges.world.root)
+    try:
+        assert merges.ok("merge", "w1", "--check", away)["checks"][0]["passed"]
+        running = merges.world.processes().values()
+        assert not [line for line in running if "sleep 97" in line]
+        assert user.poll() is None
+    finally:
+        user.kill()
+        user.wait()
+
+
+def test_a_tree_for_checks_that_somebody_moved_is_told_of_and_left(merges: Merges) -> None:
+    place = merges.world.root / "moved"
+    row, said = check_work(merges, f"[ -e {place} ] || git worktree move . {place}")
+    assert "could not be read afterwards" in row["reason"]
+    assert f"was moved to '{place}'; it is left there" in said
+    assert (place / "a").read_text() == "1\n"
+    assert str(place) in merges.world.worktrees()
+
+
+def test_settings_that_the_caller_gives_by_environment_hold_for_checks(merges: Merges) -> None:
+    """They say how git works here, such as `safe.directory` in a container, not where."""
+    merges.ready("w1", {"a": "1\n"})
+    given = {"COUNT": "1", "KEY_0": "alias.told", "VALUE_0": "!echo told"}
+    for name, value in given.items():
+        merges.patch.setenv(f"GIT_CONFIG_{name}", value)
+    (row,) = merges.ok("merge", "w1", "--check", "git told")["checks"]
+    assert Path(row["log"]).read_text() == "told\n"
 
 
 @pytest.mark.parametrize(

@@ -92,11 +92,12 @@ def test_the_message_says_who_made_it_and_who_committed_it(world: World, integra
 
 def test_every_path_is_listed_before_anything_is_committed(world: World) -> None:
     tree = world.quick("w1")
-    write(tree, {"a.txt": "a\n", "b \x1b[31m.txt": "b\n"})
+    write(tree, {"a.txt": "a\n", "b \x1b[31m\n.txt": "b\n"})
     dry = world.run("collect", "w1", "--dry-run", script=INTEGRATE)
-    assert dry.out.startswith("w1: 2 files would be committed\n  a.txt\n  b .txt\n")
+    shown = '"b \\033[31m\\n.txt"'
+    assert dry.out.startswith(f"w1: 2 files would be committed\n  a.txt\n  {shown}\n")
     ran = world.run("collect", "w1", script=INTEGRATE)
-    assert ran.err.startswith("committing 2 files:\na.txt\nb .txt\n")
+    assert ran.err.startswith(f"committing 2 files:\na.txt\n{shown}\n")
     assert ran.out.startswith("w1: 2 files committed as ")
 
 

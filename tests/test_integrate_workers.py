@@ -14,7 +14,7 @@ import pytest
 
 from fanout.cli import integrate_workers
 from fanout.errors import MEANINGS
-from merge_world import ENTRIES, INTEGRATE, Merges, merges, on_main, write
+from merge_world import ENTRIES, INTEGRATE, Merges, commit_on, merges, on_main, write
 from runner_world import Runner, all_have_ended, task
 from world import World
 
@@ -300,3 +300,112 @@ def test_a_run_that_is_none_or_of_another_repository_is_refused(merges: Merges) 
     fields = {"schema": 1, "repo": str(merges.repo), "tasks": [{"name": "a"}]}
     (folder / "manifest.json").write_text(json.dumps(fields))
     assert merges.ends(1, *words).error["code"] == "record-damaged"
+
+
+# --- What comes next ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "exit_code"),
+    [
+        (["w1", "--no-such-option"], "usage", 2),
+        (["w1", "--strategy", "none"], "usage", 2),
+        ([], "usage", 2),
+        (["nobody"], "unknown-worker", 2),
+        (["w1", "--into", "nowhere"], "unknown-branch", 2),
+        (["w1", "--message-file", "nothing"], "prompt-unreadable", 2),
+        (["w1", "--repo", "/nowhere"], "no-such-directory", 2),
+        (["w1"], "no-identity", 4),
+    ],
+)
+def test_every_error_of_merge_has_the_fields_of_its_answers(
+    merges: Merges, words: list[str], code: str, exit_code: int
+) -> None:
+    merges.ready("w1", {"a": "1\n"})
+    config = Path(merges.world.env["GIT_CONFIG_GLOBAL"])
+    config.write_text("[user]\n\tuseConfigOnly = true\n")
+    ran = merges.ends(exit_code, "merge", *words)
+    assert ran.error["code"] == code
+    assert ran.data == {"integration": None, "merged": [], "blocked": [], "checks": []}
+
+
+def test_a_missing_entry_is_asked_for_by_its_place(merges: Merges) -> None:
+    """And what is refused for another reason by the command that helps."""
+    merges.ready("w1", {"a": "1\n"}, entry=False)
+    merges.work("w2", {"b": "1\n"})
+    tip = commit_on(merges.world, "plain", {"c": "1\n"})
+    merges.ok("approve", "--branch", "plain", "--base", "main", "--commit", tip)
+    ran = merges.refused("not-ready", "merge", "w1", "w2", "--check", "test -e a")
+    entry, review, again = ran.json["next_actions"]
+    place = f"{merges.world.tree('w1')}/.worker-runs/changelog/w1.md"
+    assert (entry["action"], entry["command"]) == ("decide", None)
+    assert f"write it to {place}, or merge with --no-changelog-needed w1=REASON" in entry["why"]
+    assert (review["action"], again["action"]) == ("review", "merge")
+    assert "review w2" in review["command"]
+    assert "merge w1 w2 --check 'test -e a'" in again["command"]
+    assert merges.ends(0, "status", "w1").json["next_actions"] == [entry]
+    # What it says is what helps.
+    Path(place).parent.mkdir(parents=True, exist_ok=True)
+    Path(place).write_text("- Now there.\n")
+    merges.ok("merge", "w1")
+    ran = merges.refused("no-changelog-entry", "merge", "--branch", "plain", "--base", "main")
+    assert "--no-changelog-needed plain=REASON" in ran.json["next_actions"][0]["why"]
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_message_from_stdin_is_kept_for_the_merge_of_the_rest(world: World, dry: bool) -> None:
+    merges_it = ["a", "a"] if dry else ["a", "b"]
+    for name, path in zip(("w1", "w2"), merges_it, strict=True):
+        tree = world.quick(name)
+        (tree / path).write_text(name)
+        head = world.commit(f"work of {name}", tree)
+        world.run("approve", name, "--commit", head, script=INTEGRATE)
+    exempt = ["--no-changelog-needed", "w1=x", "--no-changelog-needed", "w2=x"]
+    words = ["merge", "--json", "w1", "w2", *exempt, "--message-file", "-"]
+    words += ["--dry-run"] if dry else ["--check", "! test -e b"]
+    ran = world.run(*words, stdin=b"Mine: all of it\n", script=INTEGRATE)
+    assert ran.code == 10, ran
+    (action,) = [row for row in ran.json["next_actions"] if row["action"] == "merge"]
+    if dry:
+        assert action["why"] == "merge w1, with the message as before (--message-file -)"
+        return
+    subprocess.run(["bash", "-c", action["command"]], env=world.env, check=True)
+    assert world.git("log", "-1", "--format=%s", "main") == "Mine: all of it"
+    assert not (world.repo / "b").exists()
+
+
+def test_plain_branches_are_shown_in_the_order_of_their_names(merges: Merges) -> None:
+    names = [f"topic/{letter}" for letter in "dacbe"]
+    for name in names:
+        merges.branch(name, {name: "1\n"})
+    assert [row["name"] for row in merges.ok("status")["missing"]] == sorted(names)
+
+
+@pytest.fixture
+def failed(world: World) -> Iterator[Runner]:
+    """A run with a task whose check passed, and which changed what it does not own."""
+    runner = Runner(world, "python")
+    prompt = 'echo 1 > a.txt && echo 2 >> README.md && git add -A . && git commit -q -m "work"\n'
+    runner.plan(task("a", prompt, owns=["a.txt"], verify=["test -e a.txt"]))
+    runner.ends(1)
+    yield runner
+    all_have_ended(world)
+
+
+def test_a_review_tells_of_a_failed_task_whose_checks_passed(
+    merges: Merges, failed: Runner
+) -> None:
+    run = ["--run", f".worker-runs/{failed.run_id}"]
+    data = merges.ok("review", "a", *run)
+    why = "changes outside of what it owns: README.md"
+    assert (data["task"]["status"], data["task"]["reason"]) == ("failed", why)
+    assert data["checks"][0]["status"] == "passed"
+    lines = merges.call("review", "a", *run, as_json=False).out.splitlines()
+    assert f"  task      failed: {why}" in lines
+    branch = failed.tasks()["a"]["branch"]
+    commit_on(merges.world, branch, {"a.txt": "3\n"}, base=branch)
+    lines = merges.call("review", "a", *run, as_json=False).out.splitlines()
+    earlier = data["head"][:12]
+    assert f"  task      failed: {why} (at {earlier}, an earlier commit)" in lines
+    data = merges.ok("review", "--branch", branch, "--base", "main")
+    assert data["task"] is None

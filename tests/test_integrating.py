@@ -13,7 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout.integrating import Search
-from merge_world import ENTRIES, INTEGRATE, Merges, commit_on, link, merges, on_main, write
+from merge_world import (
+    ENTRIES,
+    INTEGRATE,
+    Changes,
+    Merges,
+    commit_on,
+    link,
+    merges,
+    on_main,
+    write,
+)
 from world import World
 
 __all__ = ["merges"]
@@ -584,3 +594,57 @@ def test_a_worker_told_of_its_integration(merges: Merges) -> None:
     ]
     assert events[-1]["event"] == "integrated"
     assert events[-1]["data"]["integration"] == identity
+
+
+# --- Fragments ------------------------------------------------------------------------------
+
+TOWNCRIER = '[tool.towncrier]\ndirectory = "docs/news"\nfilename = "NEWS.md"\n'
+
+
+def test_a_new_fragment_of_its_own_is_in_the_scope_of_every_worker(merges: Merges) -> None:
+    """Its contract asks for it, wherever the repository keeps them."""
+    on_main(merges.world, {"towncrier.toml": TOWNCRIER, "docs/news/+old.feature.md": "Old.\n"})
+    fragment = {"docs/news/+w1.feature.md": "What w1 made.\n"}
+    tip = merges.work("w1", {"src/a": "1\n", **fragment}, entry=False, owns=["src/**"])
+    found = merges.ok("review", "w1")
+    assert not [flag for flag in found["flags"] if flag["code"] == "out-of-scope"]
+    assert (found["changelog"]["missing"], found["changelog"]["paths"]) == (False, [*fragment])
+    assert merges.ok("forecast", "w1")["out_of_scope"] == []
+    merges.ok("approve", "w1", "--commit", tip)
+    assert merges.ok("status", "w1")["missing"][0]["what"] == "approved, not merged yet"
+    merges.ok("merge", "w1")
+    assert merges.file("docs/news/+w1.feature.md") == "What w1 made."
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"docs/news/+old.feature.md": "Mine.\n"},
+        {"docs/news/+old.feature.md": None},
+        {"docs/news/+w2.feature.md": "What w2 made.\n"},
+        {"docs/news/deep/+w1.feature.md": "Mine.\n"},
+        {"docs/news/README.md": "Mine.\n"},
+        {"docs/+w1.feature.md": "Mine.\n"},
+    ],
+)
+def test_what_is_no_new_fragment_of_its_own_is_out_of_scope(
+    merges: Merges, changes: Changes
+) -> None:
+    on_main(merges.world, {"towncrier.toml": TOWNCRIER, "docs/news/+old.feature.md": "Old.\n"})
+    merges.work("w2", {"b": "1\n"})
+    tip = merges.work("w1", {"src/a": "1\n", **changes}, owns=["src/**"])
+    ran = merges.refused("out-of-scope", "approve", "w1", "--commit", tip)
+    assert ran.data["paths"] == [*changes]
+
+
+def test_a_fragment_is_collected_as_what_a_worker_owns(merges: Merges) -> None:
+    on_main(merges.world, {".changeset/config.json": "{}\n", "package.json": '{"name": "p"}\n'})
+    merges.work("w1", {"src/a": "1\n"}, owns=["src/**"])
+    entry = '---\n"p": patch\n---\n\nWhat w1 made.\n'
+    write(merges.world.tree("w1"), {".changeset/w1.md": entry, "loose": "1\n"})
+    data = merges.ok("collect", "w1")
+    assert data["paths"] == [".changeset/w1.md"]
+    assert data["left_because"] == {"loose": "out-of-scope"}
+    # Edited once more it still is new to the branch that the work goes to.
+    write(merges.world.tree("w1"), {".changeset/w1.md": entry + "More.\n"})
+    assert merges.ok("collect", "w1")["paths"] == [".changeset/w1.md"]

@@ -15,6 +15,8 @@ from fanout.errors import ExitCode, SkillError
 from fanout.output import (
     Answer,
     next_action,
+    path_list,
+    path_text,
     plain_text,
     print_answer,
     reader_gone,
@@ -130,3 +132,29 @@ def test_a_reader_that_has_gone_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_
     assert not gone(os.open(os.devnull, os.O_WRONLY))
     monkeypatch.setattr(sys, "stdout", None)
     assert reader_gone()
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("a b/ü.txt", "a b/ü.txt"),
+        ("back\\slash", "back\\slash"),
+        ("a\nb", '"a\\nb"'),
+        ('say "x"\\', '"say \\"x\\"\\\\"'),
+        ("\x1b[31m\u202e", '"\\033[31m\\342\\200\\256"'),
+        ("latin\udce9", '"latin\\351"'),
+    ],
+)
+def test_a_path_is_shown_on_one_line_as_git_quotes_it(path: str, shown: str) -> None:
+    assert path_text(path) == shown
+
+
+def test_a_list_of_paths_says_how_many_it_leaves_out() -> None:
+    assert path_list(["a", "b\n", "c"], 2) == 'a, "b\\n" and 1 more'
+    assert path_list(["a", "b"]) == "a, b"
+    assert path_list([], 2) == ""
+
+
+def test_narration_steers_no_terminal(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    say("a\x1b]0;title\x07\x1b[31mb\r")
+    assert capfdbinary.readouterr().err == b"ab\n"

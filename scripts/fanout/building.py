@@ -13,6 +13,7 @@ from fanout.conventions import BOOK_NAME, Convention, Tree
 from fanout.errors import SkillError, refused
 from fanout.fields import NamedTuple
 from fanout.merging import Commit, Merged, Signing
+from fanout.output import plain_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def message_of(common_dir: str, part: Part, recipe: Recipe) -> bytes:
     else:
         commits = merging.commits_between(common_dir, candidate.base, candidate.head)
         verb = "Squash" if recipe.strategy == "squash" else "Merge"
-        subjects = [commit.message.split(b"\n", 1)[0] for commit in commits]
+        subjects = [subject_of(commit) for commit in commits]
         title = f"{verb} {candidate.name}".encode()
         if len(subjects) == 1:
             text = title + b": " + subjects[0]
@@ -145,6 +146,12 @@ def message_of(common_dir: str, part: Part, recipe: Recipe) -> bytes:
         f"Approved-by: {' '.join(approval.by.split())} at {approval.at}",
     ]
     return text + b"\n\n" + "\n".join(trailers).encode("utf-8", "surrogateescape") + b"\n"
+
+
+def subject_of(commit: Commit) -> bytes:
+    """The first line of a commit's message, without what would steer a terminal."""
+    line = commit.message.split(b"\n", 1)[0].decode("utf-8", "surrogateescape")
+    return plain_text(line).encode("utf-8", "surrogateescape")
 
 
 def picked_message(commit: Commit, strategy: str) -> bytes:

@@ -6,6 +6,7 @@ import os
 
 from fanout import git, records
 from fanout import workers as life
+from fanout.conventions import convention_of, is_no_fragment
 from fanout.copies import is_our_copy
 from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
@@ -23,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from fanout.conventions import Convention
 
 # What is read of each task in the records of a run.
 RUN_FIELDS = {
@@ -246,8 +248,9 @@ def recorded(repo: git.Repository) -> tuple[list[Candidate], list[SkillError]]:
     workers, errors = life.load_all(repo.common_dir, [])
     found = [of_worker(repo, worker, heads) for worker in workers]
     known = {candidate.ref for candidate in found}
+    branches: list[Candidate] = []
     folder = f"{records.home(repo.common_dir)}/branches"
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+    for name in os.listdir(folder) if os.path.isdir(folder) else []:
         try:
             candidate = read_branch(f"{folder}/{name}")
         except SkillError as error:
@@ -255,7 +258,8 @@ def recorded(repo: git.Repository) -> tuple[list[Candidate], list[SkillError]]:
             continue
         if candidate is not None and candidate.ref not in known:
             head, tree = heads.get(candidate.ref, ""), trees.get(candidate.ref, "")
-            found.append(candidate._replace(head=head, worktree=tree))
+            branches.append(candidate._replace(head=head, worktree=tree))
+    found += sorted(branches, key=lambda candidate: (candidate.name, candidate.branch))
     return with_bases(repo, found, heads), errors
 
 
@@ -405,10 +409,11 @@ def outside_commits(repo: git.Repository, candidate: Candidate, start: str) -> l
     if not wanted:
         return []
     done = git.require_git(repo.top, *NAMES, start, candidate.head, "--", *wanted)
-    return sorted(path for path in done.text.split("\0") if path)
+    paths = {path for path in done.text.split("\0") if path}
+    return sorted(paths - own_fragments(repo, candidate, start, paths))
 
 
-def outside_tree(candidate: Candidate) -> set[str]:
+def outside_tree(repo: git.Repository, candidate: Candidate) -> set[str]:
     """The paths that are changed in its worktree, not committed, and not owned.
 
     Raises SkillError `git-failed`.
@@ -418,7 +423,63 @@ def outside_tree(candidate: Candidate) -> set[str]:
         return set()
     words = [*status_arguments(ignored=False), "--", *wanted]
     status = parse_status(git.require_git(candidate.worktree, *words, env=at(candidate.worktree)))
-    return {*status.staged, *status.modified, *status.conflicted, *status.untracked}
+    paths = {*status.staged, *status.modified, *status.conflicted, *status.untracked}
+    return paths - own_fragments(repo, candidate, candidate.base, paths)
+
+
+def own_fragments(
+    repo: git.Repository, candidate: Candidate, start: str, paths: set[str]
+) -> set[str]:
+    """Those of some paths that are new changelog fragments, which every worker may add.
+
+    Its contract asks for one. One that was there at `start`, or that is named for another worker,
+    is not among them.
+    """
+    if not paths:
+        return set()
+    try:
+        convention = convention_of(repo.common_dir, start)
+    except SkillError:
+        # Settings that cannot be read name no folder.
+        return set()
+    folder = f"{convention.path}/"
+    found = {path for path in paths if path.startswith(folder) and convention.fragments}
+    found = {path for path in found if is_fragment_of(path.removeprefix(folder), repo, candidate)}
+    if not found:
+        return set()
+    words = ["ls-tree", "-z", "--name-only", "--full-tree", start, "--", folder]
+    return found - set(git.require_git(repo.common_dir, *words).text.split("\0"))
+
+
+def is_fragment_of(name: str, repo: git.Repository, candidate: Candidate) -> bool:
+    """Whether a name is one for a fragment, and not that of another worker."""
+    if "/" in name or is_no_fragment(name):
+        return False
+    stem = name.lstrip("+").partition(".")[0]
+    others = {*records.worker_names(repo.common_dir)} - {candidate.name}
+    # Some tools want an id behind it.
+    return others.isdisjoint((stem, stem.rpartition("-")[0]))
+
+
+def convention_for(repo: git.Repository, choice: Choice, candidate: Candidate) -> Convention | None:
+    """How the changelog is kept where a candidate's work goes; None where that cannot be read."""
+    commit = git.ref_commit(repo.common_dir, candidate.target) if candidate.target else None
+    try:
+        return convention_of(repo.common_dir, commit or repo.head, named_book(choice.run))
+    except SkillError:
+        return None
+
+
+def named_book(run: str) -> str:
+    """The changelog file that the plan of a run names; empty without one."""
+    return str(read_run(run, "plan.json").get("changelog_file") or "") if run else ""
+
+
+def beside(choice: Choice) -> list[str]:
+    """The names of the tasks of a run, whose entries are no other's."""
+    if not choice.run:
+        return []
+    return [str(task["name"]) for task in read_run(choice.run, "manifest.json")["tasks"]]
 
 
 # --- What is not committed ------------------------------------------------------------------

@@ -14,6 +14,7 @@ from fanout.conventions import BOOK_NAME, FOLDERS, is_book, is_fragment_name, is
 from fanout.fields import NamedTuple
 from fanout.fragments import fragment_for, malformed
 from fanout.outline import same_text
+from fanout.output import path_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def find(
     names = {*(others or []), *records.worker_names(repo.common_dir)}
     names -= {candidate.name, candidate.branch}
     changed = changed_files(repo.common_dir, candidate)
-    own = f"{FOLDER}/{candidate.name}.md"
+    own = own_place(candidate.name)
     places = list(dict.fromkeys(path for path in (own, candidate.changelog) if path))
     blobs = Blobs(repo.common_dir, candidate.head, places, changed, convention)
     paths = [path for path, file in changed.items() if brings_entry(file, blobs, convention)]
@@ -120,13 +121,18 @@ def find(
     return Found(entries, paths, problems, outside.hexdigest() if loose else "")
 
 
+def own_place(name: str) -> str:
+    """Where the entry of a candidate is looked for first, below its worktree."""
+    return f"{FOLDER}/{name}.md"
+
+
 def misplaced(candidate: Candidate, changed: dict[str, Changed], own: str) -> list[tuple[str, str]]:
     """What is said of entries that stand where those of others belong."""
     names = [name for name in changed if name.startswith(FOLDER + "/")]
     if not names and candidate.worktree:
         names = [f"{FOLDER}/{name}" for name in names_inside(candidate.worktree, FOLDER)]
     return [
-        ("changelog-foreign", f"{name} is named for other work; its own place is {own}")
+        ("changelog-foreign", f"{path_text(name)} is named for other work; its own place is {own}")
         for name in sorted(names)[:5]
         if name.endswith(".md")
     ]
@@ -223,7 +229,7 @@ def ill_formed(path: str, blobs: Blobs, convention: Convention | None) -> tuple[
     if convention is None or isinstance(content, str) or not is_fragment(path, convention):
         return None
     reason = malformed(convention, path, content)
-    return ("changelog-malformed", f"{path}: {reason}") if reason else None
+    return ("changelog-malformed", f"{path_text(path)}: {reason}") if reason else None
 
 
 def entries_in(content: bytes, path: str) -> set[str]:
@@ -315,9 +321,11 @@ def why(error: OSError) -> str:
 
 def trouble(path: str, content: bytes | str, names: set[str]) -> tuple[str, str] | None:
     """Why a file cannot be taken as an entry, as `(code, message)`; None when it can."""
+    book = is_book(path)
+    path = path_text(path)
     if isinstance(content, str):
         return "changelog-unreadable", f"{path}: {content}"
-    if is_book(path):
+    if book:
         return None
     if len(content) > ENTRY_LIMIT:
         return "changelog-unreadable", f"{path} is larger than {ENTRY_LIMIT} bytes"

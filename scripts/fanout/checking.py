@@ -9,7 +9,7 @@ import time
 from fanout import git, proctree, records, worktrees
 from fanout.errors import ExitCode, SkillError
 from fanout.fields import NamedTuple
-from fanout.output import progress
+from fanout.output import path_list, progress, say
 from fanout.tmux import environment_with
 
 TYPE_CHECKING = False
@@ -74,7 +74,12 @@ def run_checks(
         for command in commands:
             progress(f"checking: {command}")
             log = f"{logs}/{len(os.listdir(logs)) + 1:02d}.log"
-            found.append(run_check(command, commit, tree=tree, log=log, timeout=timeout, mark=mark))
+            shared = read_shared(repo.common_dir, commit)
+            check = run_check(command, commit, tree=tree, log=log, timeout=timeout, mark=mark)
+            left = what_is_left(repo.common_dir, commit, shared)
+            if left:
+                check = check._replace(reason="; ".join(filter(None, (check.reason, left))))
+            found.append(check)
             if not found[-1].passed:
                 break
     finally:
@@ -88,6 +93,7 @@ def run_check(
     """Run one command. A check that could not run, or that changes what it checks, has failed."""
     name, _, value = mark.partition("=")
     env = environment_with({name: value})
+    others = {process.identity for process in proctree.processes()}
     started = time.monotonic()
     code: int | None = None
     reason = ""
@@ -100,6 +106,7 @@ def run_check(
         reason = error.message
     seconds = round(time.monotonic() - started, 3)
     proctree.end_tree([], mark, grace=2.0)
+    end_inside(tree, others)
     if code == 0:
         reason = edited(tree, commit)
     return Check(command, code, log, seconds, reason)
@@ -118,7 +125,62 @@ def edited(tree: str, commit: str) -> str:
     if status.head != commit:
         return f"it moved HEAD to {status.head[:12]}"
     paths = sorted({*status.staged, *status.modified, *status.conflicted, *hidden})
-    return f"it changed files that are checked in: {', '.join(paths[:10])}" if paths else ""
+    return f"it changed files that are checked in: {path_list(paths, 10)}" if paths else ""
+
+
+def end_inside(tree: str, others: set[tuple[int, str]]) -> None:
+    """End what still works in a tree, but for those processes that were there before the check.
+
+    One that emptied its environment carries no mark.
+    """
+    root = os.path.realpath(tree)
+    inside = [
+        process.pid
+        for process, place in proctree.working_directories()
+        if (place == root or place.startswith(f"{root}/")) and process.identity not in others
+    ]
+    if inside:
+        proctree.end_tree(inside, f"{MARK}={os.path.basename(tree)}", grace=2.0)
+
+
+# --- What all worktrees share ----------------------------------------------------------------
+
+
+class Shared(NamedTuple):
+    """What a check can change for all worktrees: the stashes, and the refs at its commit."""
+
+    stashes: list[str]
+    refs: list[str]
+
+
+def read_shared(common_dir: str, commit: str) -> Shared:
+    """The ids of all stashes, and the refs that stand at a commit."""
+    # Without any stash there is no such ref.
+    done = git.git(common_dir, "reflog", "show", "--format=%H", "refs/stash")
+    stashes = done.text.split() if done.code == 0 else []
+    words = ["for-each-ref", f"--points-at={commit}", "--format=%(refname)"]
+    return Shared(stashes, git.require_git(common_dir, *words).text.split())
+
+
+def what_is_left(common_dir: str, commit: str, before: Shared) -> str:
+    """What a check has left in, or taken from, the repository that it shares; empty for nothing.
+
+    Others may stash and make branches meanwhile: only what starts from its commit is its own.
+    """
+    after = read_shared(common_dir, commit)
+    words: list[str] = []
+    lost = [stash for stash in before.stashes if stash not in after.stashes]
+    if lost:
+        how = "`git stash store ID` brings one back"
+        words.append(f"stashes were taken away meanwhile: {', '.join(lost)} ({how})")
+    made = [stash for stash in after.stashes if stash not in before.stashes]
+    mine = [stash for stash in made if git.ref_commit(common_dir, f"{stash}^1") == commit]
+    if mine:
+        words.append(f"it left a stash, which all worktrees share: {', '.join(mine)}")
+    # A commit that others know may get a branch of theirs.
+    if after.refs and not before.refs:
+        words.append(f"it made {', '.join(after.refs)}")
+    return "; ".join(words)
 
 
 # --- What a killed call leaves ---------------------------------------------------------------
@@ -181,6 +243,9 @@ def remove_tree(repo: git.Repository, path: str, admin_dir: str, mark: str = "")
         trash = f"{records.home(repo.common_dir)}/integrations"
         records.make_dir(trash)
         worktrees.remove_tree(path)
+        moved = worktrees.registered_path(admin_dir) if admin_dir else None
+        if moved not in (None, path) and os.path.isdir(str(moved)):
+            say(f"note: the tree for checks {path!r} was moved to {moved!r}; it is left there")
         if os.path.isdir(admin_dir) and worktrees.owns_admin_dir(admin_dir, path):
             worktrees.drop_admin_dir(repo.common_dir, admin_dir, trash)
         worktrees.remove_empty(parents)

@@ -206,7 +206,7 @@ def sort_out(
     worker = life.load(repo.common_dir, candidate.name) if candidate.kind == "worker" else None
     changed = {*status.staged, *status.modified, *status.untracked}
     hidden = set(verdicts.dirty_files(candidate, status)) - changed
-    outside = work.outside_tree(candidate) if not only else set[str]()
+    outside = work.outside_tree(repo, candidate) if not only else set[str]()
     chosen = matched(candidate, only) if only else changed
     ignored = forced(repo, candidate, status.staged)
     paths: list[str] = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fanout import approvals, git, integrations, publishing
 from fanout.candidates import Candidate, Choice
+from fanout.changelog import own_place
+from fanout.conventions import convention_of
 from fanout.errors import SkillError
 from fanout.fields import NamedTuple
 from fanout.integrating import Wish, is_merged, ready
@@ -57,8 +59,11 @@ def take_stock(
     everything, damaged = integrations.load_all(repo.common_dir)
     targets = dict.fromkeys(c.target or target for c in found)
     tips = {ref: git.ref_commit(repo.common_dir, ref) or "" for ref in targets}
+    errors = list(errors)
+    wishes = {ref: with_convention(repo, wish, tip, errors) for ref, tip in tips.items()}
+    names = [candidate.name for candidate in found]
     rows = [
-        row_of(repo, c, ref, tips[ref], wish, everything)
+        row_of(repo, c, ref, tips[ref], wishes[ref], everything, names)
         for c in found
         for ref in (c.target or target,)
     ]
@@ -77,6 +82,21 @@ def take_stock(
     )
 
 
+def with_convention(repo: git.Repository, wish: Wish, tip: str, errors: list[SkillError]) -> Wish:
+    """A wish that knows how the branch which the work goes onto keeps its changelog.
+
+    Settings that cannot be read, which a merge refuses, are added to the errors.
+    """
+    if not tip:
+        return wish
+    try:
+        convention = convention_of(repo.common_dir, tip, wish.book)
+    except SkillError as error:
+        errors.append(error)
+        return wish
+    return wish._replace(recipe=wish.recipe._replace(convention=convention))
+
+
 def row_of(
     repo: git.Repository,
     candidate: Candidate,
@@ -84,6 +104,7 @@ def row_of(
     tip: str,
     wish: Wish,
     everything: list[Integration],
+    names: list[str],
 ) -> Row:
     """One candidate as it stands."""
     mine = integrations.of_head(everything, candidate.branch, candidate.head)
@@ -92,12 +113,9 @@ def row_of(
         return Row(candidate, "merged", "", "", published[-1].id if published else "", {})
     # A reason that was given once for having no changelog entry still holds.
     reasons = {n: why for i in mine for n, why in i.changelog.get("not_needed", {}).items()}
-    part, row = ready(repo, candidate, target, tip, wish._replace(exempt=reasons))
+    part, row = ready(repo, candidate, target, tip, wish._replace(exempt=reasons), names)
     if row is not None:
-        code, why = row.pop("code"), row.pop("why")
-        row.pop("name")
-        state = "unreviewed" if code in UNREVIEWED else "blocked"
-        return Row(candidate, state, code, why, "", row)
+        return refused_row(candidate, row)
     assert part is not None
     # What failed last may fail again; it is told until something is tried anew.
     failed = [i for i in mine if i.state == "failed" and i.branch == target][-1:]
@@ -111,6 +129,13 @@ def row_of(
                     candidate, "blocked", blocked["code"], blocked["why"], integration.id, more
                 )
     return Row(candidate, "ready", "", "", "", {})
+
+
+def refused_row(candidate: Candidate, row: dict[str, Any]) -> Row:
+    """The row for a candidate that a merge refuses, by what it says of it."""
+    more = {key: value for key, value in row.items() if key not in ("name", "code", "why")}
+    state = "unreviewed" if row["code"] in UNREVIEWED else "blocked"
+    return Row(candidate, state, row["code"], row["why"], "", more)
 
 
 # --- What to do next ------------------------------------------------------------------------
@@ -181,14 +206,25 @@ def action_for(row: Row, words: list[str], command: Callable[..., str]) -> dict[
         return next_action("forecast", command("forecast", *words), f"{name} {row.why}")
     if row.code in ("check-failed", "base-red"):
         return next_action("read-log", f"cat {quote(row.more['log'])}", f"{name}: {row.why}")
+    if row.code == "no-changelog-entry":
+        return next_action("decide", None, f"{name}: {row.why}: {entry_wanted(row.candidate)}")
     return next_action("decide", None, f"{name}: {row.why}")
 
 
-def quote(word: str) -> str:
-    """A word for a shell."""
-    from fanout.workers import quote as quoted
+def entry_wanted(candidate: Candidate) -> str:
+    """How a missing changelog entry is given, or is said not to be needed."""
+    option = f"merge with --no-changelog-needed {quote(candidate.name + '=REASON')}"
+    if not candidate.worktree:
+        return f"commit one on its branch and approve that, or {option}"
+    path = f"{candidate.worktree}/{candidate.changelog or own_place(candidate.name)}"
+    return f"write it to {quote(path)}, or {option}"
 
-    return quoted(word)
+
+def quote(word: str) -> str:
+    """A word for a line to paste."""
+    from fanout.workers import quote_for_bash
+
+    return quote_for_bash(word)
 
 
 # --- Answers --------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from fanout.conventions import convention_of
 from fanout.errors import ExitCode, SkillError
 from fanout.fields import NamedTuple
 from fanout.integrations import Integration
-from fanout.output import say
+from fanout.output import path_list, say
 from fanout.publishing import Checkout
 
 TYPE_CHECKING = False
@@ -238,7 +238,7 @@ def ready(
     if own_commits(repo, candidate) == 0:
         return row("no-commits", f"nothing committed, {len(dirty)} dirty files", paths=dirty)
     if dirty:
-        why = f"{len(dirty)} files are not committed: {', '.join(dirty[:5])}"
+        why = f"{len(dirty)} files are not committed: {path_list(dirty, 5)}"
         return row("not-committed", why, paths=dirty)
     found = changelog.find(repo, candidate, others, wish.recipe.convention)
     standing = approvals.standing(candidate, found.digest)
@@ -249,7 +249,7 @@ def ready(
         return row("approval-void", "the tree of its commit is not the one that was approved")
     outside = outside_of_scope(repo, candidate, standing.approval)
     if outside:
-        why = f"changes outside of what it owns: {', '.join(outside[:5])}"
+        why = f"changes outside of what it owns: {path_list(outside, 5)}"
         return row("out-of-scope", why, paths=outside)
     if found.problems:
         code, why = found.problems[0]
@@ -530,7 +530,7 @@ def conflict_rows(
     blamed = [n for n, merged in zip(names, merges, strict=True) if merged.outcome == "conflict"]
     with_whom = [name for name in blamed if name] if "" not in blamed else []
     code = "conflict" if conflict.outcome == "conflict" else "cannot-merge"
-    listed = ", ".join(conflict.paths[:5]) or conflict.why
+    listed = path_list(conflict.paths, 5) or conflict.why
     whom = ", ".join(with_whom) if with_whom else "the integration branch"
     return [
         {
@@ -656,7 +656,7 @@ def settle_one(repo: git.Repository, integration: Integration) -> str:
         elif integration.checkout:
             kept = put_back(repo, integration)
             if kept:
-                words += f"; these were left as they are: {', '.join(kept[:10])}"
+                words += f"; these were left as they are: {path_list(kept, 10)}"
     done = integration._replace(state=state, tree="", ended_at=records.now())
     integrations.save(repo.common_dir, done)
     if state == "published":
@@ -700,7 +700,11 @@ def abandon(repo: git.Repository, integration_id: str) -> None:
 def clear_trees(repo: git.Repository, integration_id: str) -> None:
     """Remove the throw-away trees of one integration, and end what runs there."""
     prefix = checking.tree_path(repo, integration_id, 0).removesuffix("0")
-    registered = {path: admin for admin, path in worktrees.registered(repo.common_dir).items()}
+    # An entry keeps the name of its tree, also where somebody has moved that.
+    registered = {
+        f"{os.path.dirname(prefix)}/{os.path.basename(admin)}": admin
+        for admin in worktrees.registered(repo.common_dir)
+    }
     paths = {path for path in registered if path.startswith(prefix)}
     parent = os.path.dirname(prefix)
     if os.path.isdir(parent):

@@ -13,6 +13,7 @@ from fanout.fields import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 # CSI, OSC (ended by BEL or ST), other string controls, and two-byte escapes. Patterns are compiled
@@ -21,6 +22,7 @@ ESCAPES = (
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
     r"|\x1b[PX^_][^\x1b]*\x1b\\|\x1b[ -/]*[0-~]"
 )
+LETTERS = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 
 
@@ -48,6 +50,31 @@ def plain_text(text: str) -> str:
     if "\x1b" in text:
         text = re.sub(ESCAPES, "", text)
     return re.sub(CONTROLS, "", text)
+
+
+def path_text(path: str) -> str:
+    """A path on one line: quoted as git does where it holds what a terminal would not show."""
+    # What is no UTF-8 does not count as printable either.
+    if path.isprintable() and '"' not in path:
+        return path
+    return '"' + "".join(letter_text(letter) for letter in path) + '"'
+
+
+def letter_text(letter: str) -> str:
+    """One letter of a quoted path."""
+    if letter in LETTERS:
+        return LETTERS[letter]
+    if letter.isprintable():
+        return letter
+    return "".join(f"\\{byte:03o}" for byte in letter.encode("utf-8", "surrogateescape"))
+
+
+def path_list(paths: Iterable[str], limit: int | None = None) -> str:
+    """Paths in a line; how many more there are where a limit leaves some out."""
+    rows = list(paths)
+    shown = ", ".join(map(path_text, rows[:limit]))
+    left = len(rows) - len(rows[:limit])
+    return f"{shown} and {left} more" if left else shown
 
 
 def shorten(text: str, limit: int) -> str:
@@ -150,7 +177,11 @@ def reader_gone() -> bool:
 
 
 def say(text: str) -> None:
-    """Narrate on stderr; nobody may be there to read it."""
+    """Narrate on stderr; nobody may be there to read it.
+
+    What others wrote may be a part of it: control sequences are left out.
+    """
+    text = plain_text(text)
     if sys.stderr is None:
         return
     try:

@@ -8,7 +8,7 @@ import time
 from fanout import git, records, worktrees
 from fanout.errors import ExitCode, SkillError, refused
 from fanout.fields import NamedTuple
-from fanout.output import say
+from fanout.output import path_list, say
 from fanout.process import Talk
 from fanout.worktrees import Stake
 
@@ -129,8 +129,7 @@ def require_free(checkout: Checkout | None, paths: list[str]) -> None:
         listed = [path for stake in stakes for path in stake.paths]
         raise SkillError(
             "local-edits",
-            f"{checkout.path!r} has changes in the way: {', '.join(listed[:10])}"
-            + (f" and {len(listed) - 10} more" if len(listed) > 10 else ""),
+            f"{checkout.path!r} has changes in the way: {path_list(listed, 10)}",
             "commit them or move them away; changes in other files may stay",
             exit_code=ExitCode.REFUSED,
             data={
@@ -219,7 +218,7 @@ def try_to_publish(
             if checkout is not None and git.ref_commit(repo.common_dir, ref) == before:
                 kept = put_back(repo, checkout, before, after)
                 if kept:
-                    say(f"note: these files were left as they are: {', '.join(kept[:10])}")
+                    say(f"note: these files were left as they are: {path_list(kept, 10)}")
             raise
     finally:
         transaction.close()

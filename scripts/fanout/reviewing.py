@@ -19,6 +19,7 @@ from fanout import workers as life
 from fanout.copies import is_our_copy
 from fanout.errors import SkillError, usage
 from fanout.fields import NamedTuple
+from fanout.output import path_list
 from fanout.worktrees import OPERATIONS, Status, admin_dir_of, at, is_pure_cache
 
 TYPE_CHECKING = False
@@ -73,7 +74,8 @@ class View(NamedTuple):
 class Review(NamedTuple):
     """What there is to see of one candidate. `dirty` are the files that are not committed.
 
-    `trouble` says why its tree could not be looked at, in words; empty when it could.
+    `trouble` says why its tree could not be looked at, in words; empty when it could. `task` is how
+    its run says that it ended; None where no run is asked.
     """
 
     candidate: Candidate
@@ -88,6 +90,7 @@ class Review(NamedTuple):
     dirty: list[str]
     outside: list[str]
     trouble: str
+    task: dict[str, Any] | None
     whole: bool
 
     @property
@@ -113,6 +116,7 @@ class Review(NamedTuple):
             "left_out": {name: count for name, count in left_out.items() if count},
             "flags": [flag.to_json(flagging.SHOWN if limit else 10**9) for flag in self.flags],
             "views": {name: view.to_json() for name, view in self.views.items()},
+            "task": self.task,
             "checks": self.checks,
             "changelog": self.changelog,
             "approval": self.standing.to_json(),
@@ -154,7 +158,8 @@ def review(repo: git.Repository, choice: Choice, candidate: Candidate, wish: Wis
     if not commits:
         flags.append(flagging.Flag("no-commits", []))
     values = flagging.secret_values(blobs)
-    entries = changelog.find(repo, candidate)
+    convention = work.convention_for(repo, choice, candidate)
+    entries = changelog.find(repo, candidate, work.beside(choice), convention)
 
     def clean(text: str) -> str:
         return redacting.redact(text, values)
@@ -180,6 +185,7 @@ def review(repo: git.Repository, choice: Choice, candidate: Candidate, wish: Wis
         dirty=dirty,
         outside=outside,
         trouble=trouble,
+        task=task_end(choice, candidate),
         whole=wish.extent == "full",
     )
 
@@ -196,7 +202,7 @@ def below(changes: list[Change], paths: list[str]) -> list[Change]:
         folder = path.rstrip("/") + "/"
         hits = [c for c in changes if c.path == path or c.path.startswith(folder)]
         if not hits:
-            named = ", ".join(change.path for change in changes[:20]) or "none"
+            named = path_list((change.path for change in changes), 20) or "none"
             raise usage("unknown-path", f"nothing is changed at {path!r}", f"changed: {named}")
         found.update({change.path: change for change in hits})
     return [change for change in changes if change.path in found]
@@ -228,6 +234,18 @@ def file_row(change: Change, blobs: dict[str, Blob], outside: set[str]) -> dict[
         "mode_after": change.mode_after,
         "in_scope": change.path not in outside,
     }
+
+
+def task_end(choice: Choice, candidate: Candidate) -> dict[str, Any] | None:
+    """How the run of a task says that it ended: its `status`, `reason` and `head` then.
+
+    Its checks may have passed all the same: they say nothing of scope and changelog.
+    """
+    if candidate.kind != "task" or not choice.run:
+        return None
+    tasks = work.read_run(choice.run, "manifest.json")["tasks"]
+    task = next(task for task in tasks if task["name"] == candidate.name)
+    return {"status": task["status"], "reason": task.get("reason"), "head": task.get("head")}
 
 
 def recorded_checks(
@@ -324,7 +342,7 @@ def flags_of_tree(
     rows += [("untracked", path) for path in status.untracked]
     rows += [("ignored", path) for path in unusual_ignored(repo, candidate, status)]
     if dirty:
-        there = work.outside_tree(candidate) & set(dirty)
+        there = work.outside_tree(repo, candidate) & set(dirty)
         rows += [("out-of-scope", path) for path in sorted(there)]
     admin = admin_dir_of(candidate.worktree) or repo.common_dir
     busy = [name for name in OPERATIONS if os.path.lexists(os.path.join(admin, name))]
@@ -482,7 +500,7 @@ def cut(text: str, what: str, limit: int, wish: Wish, command: str) -> tuple[str
 
 def quoted_git(folder: str, *words: str) -> str:
     """A git command that can be pasted."""
-    return " ".join(map(life.quote, ["git", "-C", folder, *words]))
+    return " ".join(map(life.quote_for_bash, ["git", "-C", folder, *words]))
 
 
 def shown(content: bytes) -> str:

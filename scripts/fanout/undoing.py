@@ -9,6 +9,7 @@ from fanout.fields import NamedTuple
 from fanout.integrating import Outcome, abandon, lock, require_tip, settle
 from fanout.integrations import Integration
 from fanout.merging import Merged, Signing
+from fanout.output import path_list
 from fanout.publishing import Checkout
 
 TYPE_CHECKING = False
@@ -171,7 +172,7 @@ def revert(
 
 def conflicting(target: Integration, merged: Merged) -> SkillError:
     """What came after an integration stands in the way of taking it back."""
-    listed = ", ".join(merged.paths[:10]) or merged.why
+    listed = path_list(merged.paths, 10) or merged.why
     row: dict[str, Any] = {
         "name": target.id,
         "code": "conflict",

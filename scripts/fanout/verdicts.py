@@ -9,6 +9,7 @@ from fanout import approvals, changelog, git, records
 from fanout import candidates as work
 from fanout import workers as life
 from fanout.errors import ExitCode, SkillError, usage
+from fanout.output import path_list
 from fanout.worktrees import at, hidden_changes
 
 TYPE_CHECKING = False
@@ -33,9 +34,10 @@ def hold(repo: git.Repository, candidate: Candidate) -> contextlib.AbstractConte
     return records.lock(repo.common_dir, name, wait=0.5, what=f"the branch {candidate.branch!r}")
 
 
-def changelog_digest(repo: git.Repository, candidate: Candidate) -> str:
+def changelog_digest(repo: git.Repository, choice: Choice, candidate: Candidate) -> str:
     """The SHA-256 of the changelog entries that lie outside of its branch; empty without any."""
-    return changelog.find(repo, candidate).digest
+    convention = work.convention_for(repo, choice, candidate)
+    return changelog.find(repo, candidate, work.beside(choice), convention).digest
 
 
 def approve(
@@ -69,7 +71,8 @@ def approve(
         outside = work.outside_commits(repo, candidate, start)
         require_allowed(candidate, outside, allowed)
         rows = [{"path": path, "reason": allowed[path]} for path in outside]
-        approval = new_approval(repo, candidate, "approved", by, note)._replace(out_of_scope=rows)
+        approval = new_approval(repo, choice, candidate, "approved", by, note)
+        approval = approval._replace(out_of_scope=rows)
         approvals.save(repo.common_dir, candidate, approval)
     return approval
 
@@ -84,13 +87,18 @@ def reject(
     with hold(repo, candidate):
         (candidate,) = work.find(repo, choice)
         require_branch(candidate)
-        approval = new_approval(repo, candidate, "rejected", by, reason)
+        approval = new_approval(repo, choice, candidate, "rejected", by, reason)
         approvals.save(repo.common_dir, candidate, approval)
     return approval
 
 
 def new_approval(
-    repo: git.Repository, candidate: Candidate, verdict: str, by: str, note: str
+    repo: git.Repository,
+    choice: Choice,
+    candidate: Candidate,
+    verdict: str,
+    by: str,
+    note: str,
 ) -> Approval:
     """A verdict on a candidate's tip, made now."""
     return approvals.Approval(
@@ -103,7 +111,7 @@ def new_approval(
         by=by or user_name(repo),
         note=note,
         out_of_scope=[],
-        changelog=changelog_digest(repo, candidate),
+        changelog=changelog_digest(repo, choice, candidate),
         at=records.now(),
     )
 
@@ -240,5 +248,4 @@ def refusal(code: str, message: str, hint: str, **data: Any) -> SkillError:
 
 def listing(paths: list[str]) -> str:
     """Paths for a message; how many more there are where they are many."""
-    more = f" and {len(paths) - LISTED} more" if len(paths) > LISTED else ""
-    return ", ".join(paths[:LISTED]) + more
+    return path_list(paths, LISTED)

@@ -108,10 +108,21 @@ class Worker(NamedTuple):
 
 
 def quote(word: str) -> str:
-    """A word for a POSIX shell; the only quoting function."""
+    """A word for a POSIX shell; what else quotes calls this."""
     if word and SAFE_LETTERS.issuperset(word):
         return word
     return "'" + word.replace("'", "'\"'\"'") + "'"
+
+
+def quote_for_bash(word: str) -> str:
+    """A word for a line to paste into bash: one line, whatever the word holds."""
+    if word.isprintable():
+        return quote(word)
+    letters = (
+        chr(byte) if 32 <= byte < 127 and chr(byte) not in "'\\" else f"\\x{byte:02x}"
+        for byte in os.fsencode(word)
+    )
+    return "$'" + "".join(letters) + "'"
 
 
 def record_file(common_dir: str, name: str) -> str:

@@ -42,6 +42,6 @@ def only_one(repo: Repository, options: argparse.Namespace) -> tuple[Choice, Can
 
 def own_command(repo: Repository, *words: str) -> str:
     """A command of this program that can be pasted."""
-    from fanout.workers import quote
+    from fanout.workers import quote_for_bash
 
-    return " ".join(map(quote, [sys.executable, ENTRY, *words, "--repo", repo.place]))
+    return " ".join(map(quote_for_bash, [sys.executable, ENTRY, *words, "--repo", repo.place]))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 
 from fanout.cli.choosing import PROG
 from fanout.cli.common import EPILOG, Parser, glue_values, run_command
+from fanout.errors import SkillError
 from fanout.output import Answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from typing import Any
 
     from fanout.git import Repository
@@ -79,6 +81,9 @@ def main(argv: list[str]) -> int:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options of a call."""
+    if argv and argv[0] == "merge":
+        with merge_fields():
+            return verb_parser("merge").parse_args(argv[1:], argparse.Namespace(verb="merge"))
     if argv and argv[0] in VERBS:
         # The parsers of the other verbs cost milliseconds.
         return verb_parser(argv[0]).parse_args(argv[1:], argparse.Namespace(verb=argv[0]))
@@ -171,8 +176,21 @@ def review_verb(
     }[name]
 
 
+@contextlib.contextmanager
+def merge_fields() -> Generator[None, None, None]:
+    """Give the errors of `merge` the fields that its answers have."""
+    try:
+        yield
+    except SkillError as error:
+        from fanout.cli.merge_verbs import merge_fields as fields
+
+        error.data = {**fields(), **error.data}
+        raise
+
+
 def dispatch(options: argparse.Namespace) -> Answer:
     """Run the verb."""
     from fanout.git import open_repository
 
-    return verb_of(options.verb)[1](open_repository(options.repo), options)
+    with merge_fields() if options.verb == "merge" else contextlib.nullcontext():
+        return verb_of(options.verb)[1](open_repository(options.repo), options)

@@ -7,7 +7,7 @@ import os
 
 from fanout.cli.choosing import choice_of, own_command
 from fanout.errors import ExitCode, SkillError, missing, refused, usage
-from fanout.output import Answer, next_action, plain_text, say, shorten
+from fanout.output import Answer, next_action, path_list, path_text, plain_text, say, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -186,15 +186,15 @@ def forecast_text(data: dict[str, Any]) -> str:
         tried = "no order is clean" if data["every_order_tried"] else "no clean order was found"
         lines.append(tried)
     for row in data["shared_files"]:
-        lines.append(f"changed by several: {row['path']} ({', '.join(row['names'])})")
+        lines.append(f"changed by several: {path_text(row['path'])} ({', '.join(row['names'])})")
     for row in data["out_of_scope"]:
-        lines.append(f"outside of what {row['name']} owns: {', '.join(row['paths'])}")
+        lines.append(f"outside of what {row['name']} owns: {path_list(row['paths'])}")
     return plain_text("\n".join(lines))
 
 
 def outcome_text(row: dict[str, Any]) -> str:
     """One outcome in words."""
-    facts = row.get("why") or ", ".join(row["paths"])
+    facts = row.get("why") or path_list(row["paths"])
     kinds = f" [{', '.join(row['kinds'])}]" if row.get("kinds") else ""
     return row["outcome"] + (f": {facts}" if facts else "") + kinds
 
@@ -215,14 +215,55 @@ def merge(repo: Repository, options: argparse.Namespace) -> Answer:
     try:
         outcome = integrating.merge(repo, found, target, wish)
     except SkillError as error:
-        # A refusal has the same fields as any other answer.
         row = {"name": target.removeprefix("refs/heads/"), "code": error.code, "why": error.message}
-        fields: dict[str, Any] = {"integration": None, "merged": [], "blocked": [row], "checks": []}
-        error.data = {**fields, **error.data}
+        error.data = {"blocked": [row], **error.data}
+        error.next_actions = refusal_actions(repo, options, choice, found, error)
         raise
     for note in outcome.notes:
         say(f"note: {note}")
     return merge_answer(repo, options, choice, wish, outcome)
+
+
+def merge_fields() -> dict[str, Any]:
+    """The fields that every answer of `merge` has, also that to a call which is not understood."""
+    return {"integration": None, "merged": [], "blocked": [], "checks": []}
+
+
+def refusal_actions(
+    repo: Repository,
+    options: argparse.Namespace,
+    choice: Choice,
+    found: list[Candidate],
+    error: SkillError,
+) -> list[dict[str, Any]]:
+    """What to do about each candidate that is refused, then the same merge again."""
+    from fanout import handover
+
+    def command(verb: str, *words: str) -> str:
+        return own_command(repo, verb, *words, *(into(options) if verb != "review" else []))
+
+    by_name = {candidate.name: candidate for candidate in found}
+    actions = [
+        handover.action_for(
+            handover.refused_row(by_name[row["name"]], row),
+            choice.words([row["name"]]),
+            command,
+        )
+        for row in error.data["blocked"]
+        if row["name"] in by_name
+    ]
+    rows = [action for action in actions if action is not None]
+    if any(row["action"] != "merge" for row in rows):
+        names = [candidate.name for candidate in found]
+        words = [*choice.words(names), *repeated(options, names)]
+        why = "then merge again" + message_lost(options)
+        rows.append(next_action("merge", own_command(repo, "merge", *words), why))
+    return rows
+
+
+def message_lost(options: argparse.Namespace) -> str:
+    """What is said beside a command that cannot have the message which came from stdin."""
+    return ", with the message as before (--message-file -)" if options.message_file == "-" else ""
 
 
 def wish_of(repo: Repository, options: argparse.Namespace, found: list[Candidate]) -> Wish:
@@ -232,22 +273,24 @@ def wish_of(repo: Repository, options: argparse.Namespace, found: list[Candidate
     from fanout.cli.common import read_prompt
     from fanout.integrating import Wish
 
-    merging.require_identity(repo.top)
     signing = merging.signing_of(repo.top)._replace(limit=options.sign_timeout)
     message = read_prompt(None, options.message_file) or ""
     if options.message_file and not message.strip():
         raise usage("usage", f"the message file {options.message_file!r} is empty")
     if not all(command.strip() for command in options.check):
         raise usage("usage", "--check needs a command", "leave it out to merge without any check")
+    exempt = exemptions(options.no_changelog_needed, found)
+    # A call that is not understood is told first.
+    merging.require_identity(repo.top)
     commands = [*options.check, *(command for c in found for command in c.checks)]
     commands += candidates.run_checks(options.run) if options.run else []
     return Wish(
         commands=list(dict.fromkeys(commands)),
         timeout=options.check_timeout,
         recipe=Recipe(options.strategy, message.encode(), signing),
-        exempt=exemptions(options.no_changelog_needed, found),
+        exempt=exempt,
         dry_run=options.dry_run,
-        book=named_file(options.run),
+        book=candidates.named_book(options.run),
     )
 
 
@@ -293,7 +336,7 @@ def merge_answer(
         "notes": outcome.notes,
     }
     if integration.state == "failed":
-        return blocked_answer(repo, options, choice, outcome, data)
+        return blocked_answer(repo, options, choice, wish, outcome, data)
     if wish.dry_run:
         data["would_check"] = wish.commands
         names = ", ".join(row["name"] for row in integration.merged) or "nothing"
@@ -326,6 +369,7 @@ def blocked_answer(
     repo: Repository,
     options: argparse.Namespace,
     choice: Choice,
+    wish: Wish,
     outcome: Outcome,
     data: dict[str, Any],
 ) -> Answer:
@@ -341,16 +385,32 @@ def blocked_answer(
     lines = [f"{row['name']}: {row['code']}: {row['why']}" for row in rows]
     actions: list[dict[str, Any]] = []
     if "log" in first:
-        from fanout.workers import quote
+        from fanout.workers import quote_for_bash
 
-        actions.append(next_action("read-log", f"cat {quote(first['log'])}", "see how it failed"))
+        actions.append(
+            next_action("read-log", f"cat {quote_for_bash(first['log'])}", "see how it failed")
+        )
     if outcome.rest and first["code"] in ("conflict", "check-failed", "cannot-merge"):
         words = [*choice.words(outcome.rest), *repeated(options, outcome.rest)]
-        names = ", ".join(outcome.rest)
-        actions.append(next_action("merge", own_command(repo, "merge", *words), f"merge {names}"))
+        why = f"merge {', '.join(outcome.rest)}"
+        if options.dry_run:
+            why += message_lost(options)
+        elif options.message_file == "-":
+            words += ["--message-file", kept_message(repo, outcome.integration.id, wish)]
+        actions.append(next_action("merge", own_command(repo, "merge", *words), why))
     return Answer(
         "merge", plain_text("\n".join(lines)), data, ExitCode.BLOCKED, error, tuple(actions)
     )
+
+
+def kept_message(repo: Repository, integration_id: str, wish: Wish) -> str:
+    """Keep the message that came from stdin beside an integration's record; the file's path."""
+    from fanout import integrations
+    from fanout.records import write_file
+
+    path = f"{integrations.folder(repo.common_dir, integration_id)}/message"
+    write_file(path, wish.recipe.message)
+    return path
 
 
 def repeated(options: argparse.Namespace, names: list[str]) -> list[str]:
@@ -426,7 +486,8 @@ def stock(
         found = candidates.find(repo, choice)
     else:
         found, damaged = candidates.recorded(repo)
-    wish = Wish([], 1.0, Recipe("merge", b"", Signing(False)), {}, False)
+    book = candidates.named_book(options.run)
+    wish = Wish([], 1.0, Recipe("merge", b"", Signing(False)), {}, False, book)
     target = original_branch(repo, found, options.into)
     if options.into:
         found = [candidate._replace(target=target) for candidate in found]
@@ -532,7 +593,7 @@ def changelog(repo: Repository, options: argparse.Namespace) -> Answer:
 
     found = work.find(repo, choice_of(options, options.names))
     commit, branch = target_commit(repo, found, options.into)
-    convention = convention_of(repo.common_dir, commit, named_file(options.run))
+    convention = convention_of(repo.common_dir, commit, work.named_book(options.run))
     names = [candidate.name for candidate in found]
     rows = [(c, room.find(repo, c, names, convention)) for c in found]
     entries = [entry for _, one in rows for entry in one.entries]
@@ -576,13 +637,6 @@ def target_commit(repo: Repository, found: list[Candidate], into: str) -> tuple[
     return git.ref_commit(repo.common_dir, target) or repo.head, target
 
 
-def named_file(run: str) -> str:
-    """The changelog file that the plan of a run names; empty without one."""
-    from fanout.candidates import read_run
-
-    return str(read_run(run, "plan.json").get("changelog_file") or "") if run else ""
-
-
 def read_book(repo: Repository, commit: str, convention: Convention) -> bytes | None:
     """The changelog file of a commit; None where it is not there, or not what entries go into."""
     from fanout import git
@@ -616,14 +670,14 @@ def lines_of(
     where = "" if convention.kind == "book" else f", fragments in {convention.path}/"
     lines = [f"changelog: {kind}{where}{told}"]
     for candidate, found in rows:
-        told_by = [f"{entry.path} ({entry.source})" for entry in found.entries]
-        told_by += [f"{path} (on the branch)" for path in found.paths]
+        told_by = [f"{path_text(entry.path)} ({entry.source})" for entry in found.entries]
+        told_by += [f"{path_text(path)} (on the branch)" for path in found.paths]
         lines += [f"{candidate.name}: {place}" for place in told_by]
         lines += [f"{candidate.name}: refused: {message}" for _, message in found.problems]
         if found.missing and not found.problems:
             lines.append(f"{candidate.name}: no entry")
     for path in made.files:
-        lines.append(f"would write {path}")
+        lines.append(f"would write {path_text(path)}")
     lines += [f"  + {first_line(text)}" for text in made.added]
     lines += [f"  = {first_line(text)} (there already)" for text in made.duplicates]
     return lines

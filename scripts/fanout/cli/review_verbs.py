@@ -7,7 +7,7 @@ import os
 
 from fanout.cli.choosing import only_one, own_command
 from fanout.errors import usage
-from fanout.output import Answer, next_action, plain_text, say, shorten
+from fanout.output import Answer, next_action, path_list, path_text, plain_text, say, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -199,25 +199,30 @@ def review_text(found: Review) -> str:
         f"  head      {candidate.head}",
         f"  review    {standing.state}" + (f" ({standing.why})" if standing.why else ""),
     ]
+    if found.task is not None:
+        lines.append(f"  task      {task_text(found.task, candidate.head)}")
     if found.trouble:
         lines.append(f"  trouble   {found.trouble}")
     lines += [f"  changelog {where}" for where in changelog_places(found.changelog)]
     lines += [f"  check     {c['status']}: {c['command']} (log {c['log']})" for c in found.checks]
     for flag in found.flags:
-        names = ", ".join(flag.paths[:PATHS])
-        more = len(flag.paths) - PATHS
-        lines.append(
-            f"  flag      {flag.code}: {names}" + (f" and {more} more" if more > 0 else "")
-        )
+        lines.append(f"  flag      {flag.code}: {path_list(flag.paths, PATHS)}")
     for view in found.views.values():
         lines += view_lines(view)
     return plain_text("\n".join(lines))
 
 
+def task_text(task: dict[str, Any], head: str) -> str:
+    """How a task ended, for a person."""
+    words = str(task["status"]) + (f": {task['reason']}" if task["reason"] else "")
+    earlier = task["head"] and task["head"] != head
+    return words + (f" (at {task['head'][:12]}, an earlier commit)" if earlier else "")
+
+
 def changelog_places(changelog: dict[str, Any]) -> list[str]:
     """Where a candidate's changelog entries are, for a person."""
-    places = [f"{entry['path']} ({entry['source']})" for entry in changelog["entries"]]
-    places += [path for path in changelog["paths"] if path not in places]
+    places = [f"{path_text(entry['path'])} ({entry['source']})" for entry in changelog["entries"]]
+    places += map(path_text, changelog["paths"])
     places += [f"{row['code']}: {row['message']}" for row in changelog["problems"]]
     return places or ["no entry"]
 
@@ -229,7 +234,7 @@ def view_lines(view: View) -> list[str]:
     text = view.text.rstrip("\n")
     lines = ["", f"$ {view.command}", *([text] if text else [])]
     if view.left_out is not None:
-        names = ", ".join(view.left_out.paths[:PATHS])
+        names = path_list(view.left_out.paths[:PATHS])
         what = f"{view.left_out.what} ({view.left_out.amount})" + (f": {names}" if names else "")
         lines += [f"[left out: {what}", f" shown by: {view.left_out.command}]"]
     return lines
@@ -246,7 +251,7 @@ def collect(repo: Repository, options: argparse.Namespace) -> Answer:
 
     def announce(paths: list[str]) -> None:
         if not options.json:
-            say(plain_text("\n".join([f"committing {len(paths)} files:", *paths])))
+            say("\n".join([f"committing {len(paths)} files:", *map(path_text, paths)]))
 
     wish = collecting.Wish(options.only, body, options.dry_run, announce)
     done = collecting.collect(repo, choice, candidate, wish)
@@ -269,8 +274,9 @@ def repeated(option: str, values: list[str]) -> list[str]:
 def collect_text(done: Collected, candidate: Candidate) -> str:
     """What was collected, for a person."""
     head = f"committed as {done.commit}" if done.commit else "would be committed"
-    lines = [f"{candidate.name}: {len(done.paths)} files {head}", *(f"  {p}" for p in done.paths)]
-    lines += [f"  left      {path} ({why})" for path, why in done.left.items()]
+    lines = [f"{candidate.name}: {len(done.paths)} files {head}"]
+    lines += [f"  {path_text(path)}" for path in done.paths]
+    lines += [f"  left      {path_text(path)} ({why})" for path, why in done.left.items()]
     return plain_text("\n".join(lines))
 
 
@@ -305,7 +311,9 @@ def approve(repo: Repository, options: argparse.Namespace) -> Answer:
         allowed=allowed_paths(options.allowances),
     )
     lines = [verdict_line(approval)]
-    lines += [f"  outside   {row['path']}: {row['reason']}" for row in approval.out_of_scope]
+    lines += [
+        f"  outside   {path_text(row['path'])}: {row['reason']}" for row in approval.out_of_scope
+    ]
     text = plain_text("\n".join(lines))
     merge = own_command(repo, "merge", *choice.words([candidate.name]))
     actions = (next_action("merge", merge, f"build and check the work of {candidate.name}"),)
