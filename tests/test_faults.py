@@ -53,14 +53,14 @@ def test_fifty_workers_stay_as_the_model_says_through_crashes(seed: int) -> None
     assert int(done.stdout) > 5
 
 
-# As above: how many steps a verb has for certain, and how many are left out between two kills.
+# How often a verb is killed at least, and how many of its steps lie between two kills.
 INTEGRATION_STEPS = {
-    "merge": (50, 27),
-    "undo": (15, 23),
-    "undo-by-revert": (40, 61),
-    "approve": (3, 4),
-    "approve-branch": (4, 6),
-    "collect": (3, 3),
+    "merge": (2, 27),
+    "undo": (1, 23),
+    "undo-by-revert": (1, 61),
+    "approve": (2, 4),
+    "approve-branch": (2, 6),
+    "collect": (4, 3),
 }
 
 
@@ -73,7 +73,7 @@ def test_a_killed_integration_is_before_or_after_and_goes_on(verb: str) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
-    assert int(done.stdout) >= least // apart
+    assert int(done.stdout) >= least
 
 
 @pytest.mark.timeout(300)
