@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fanout import merging, records
+from fanout import git, merging, records
 from fanout.errors import SkillError
 from fanout.merging import Merged, Signing
 from merge_world import Changes, Entry, commit_on, link, program, write
@@ -200,8 +200,12 @@ def test_a_scratch_folder_of_a_repository_to_read_stands_elsewhere(
 ) -> None:
     world.adopt(monkeypatch)
     monkeypatch.setenv("TMPDIR", str(world.home))
-    # Root may write anywhere.
-    monkeypatch.setattr(merging.os, "access", lambda path, _: path != git_dir(world))
+
+    def may_write(path: str, _: int) -> bool:
+        # Root may write anywhere.
+        return path != git_dir(world)
+
+    monkeypatch.setattr(os, "access", may_write)
     with merging.scratch(git_dir(world)) as env:
         assert os.path.dirname(env["GIT_OBJECT_DIRECTORY"]) == str(world.home)
     assert list(world.home.iterdir()) == []
@@ -227,13 +231,13 @@ def test_objects_of_the_repository_are_written_as_its_settings_say(
     """What is only to be looked at is not pressed; what stays is."""
     world.adopt(monkeypatch)
     words: list[tuple[str, ...]] = []
-    real = merging.git.git
+    real = git.git
 
     def noted(cwd: str, *arguments: str, **more: Any) -> Any:
         words.append(arguments)
         return real(cwd, *arguments, **more)
 
-    monkeypatch.setattr(merging.git, "git", noted)
+    monkeypatch.setattr(git, "git", noted)
     base = commit_on(world, "base", {"a": TEXT})
     changed = commit_on(world, "work", {"a": TEXT + "x\n"}, base=base)
     merging.apply_change(git_dir(world), base, base, changed)
