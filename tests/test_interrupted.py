@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -320,6 +323,62 @@ def test_a_check_that_outlives_its_command_is_ended(held: Held) -> None:
     held.must(*held.merge_words("w1"))
     held.require_settled()
     held.release()
+
+
+@pytest.mark.parametrize(
+    ("verb", "moment", "more"),
+    [
+        ("merge", "merge-tree", ("--check", "true")),
+        ("merge", "worktree", ("--check", "true")),
+        ("merge", "", ("--check", 'touch "$WORLD/moment"; sleep 60')),
+        ("forecast", "merge-tree", ()),
+        ("forecast", "diff-tree", ()),
+        ("review", "cat-file", ()),
+        ("review", "log", ()),
+    ],
+)
+def test_twice_ctrl_c_is_told_as_interrupted_and_leaves_nothing(
+    held: Held, verb: str, moment: str, more: tuple[str, ...]
+) -> None:
+    """A terminal sends it to every process of the group; a person sends it again at once."""
+    world = held.world
+    names = ["w1", "w2"] if verb == "forecast" else ["w1"]
+    for name in names:
+        held.work(name)
+        held.approve(name)
+    before = held.tip()
+    real = shutil.which("git", path=world.env["PATH"])
+    slow = world.root / "bin" / "git"
+    slow.write_text(
+        f'#!/bin/sh\ncase " $* " in *" {moment} "*) touch "$WORLD/moment"; sleep 60 ;; esac\n'
+        f'exec {real} "$@"\n'
+    )
+    slow.chmod(0o755)
+    if not moment:
+        slow.unlink()
+    process = subprocess.Popen(
+        [sys.executable, str(INTEGRATE), verb, "--json", *names, *more], cwd=world.repo,
+        env=world.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+    wait_for(lambda: held.moment.exists() or process.poll() is not None, "the moment", 60)
+    slow.unlink(missing_ok=True)
+    assert process.poll() is None, process.communicate()
+    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(0.05)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, (out, err)
+    error = json.loads(out)["error"]
+    assert error["code"] == "interrupted"
+    assert error["message"].startswith("interrupted by INT")
+    assert b"Traceback" not in err
+    assert held.tip() == before
+    # The next call finds all as it was.
+    held.require_mine()
+    held.must("merge", "w1", "--check", CHECK)
+    held.require_settled()
 
 
 def test_git_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
