@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 # Control characters but newline and tab, and those that change the direction of what is shown.
@@ -20,8 +22,12 @@ COLUMNS = """\
 # command    name, kind, words, when, milliseconds, seconds, artifact, check
 # agent      cli, work_dir_arg, args, prompt_mode, prompt_arg, log_name, milliseconds, seconds,
 #            env (NAME:text), commit_leftovers, allow_no_change, rerun_interrupted
-# task       name, prompt, branch, base, owns, depends_on, when, for_each, setup, verify, agent,
-#            changelog, estimate_minutes"""
+# Of a task each field stands in a list of its own: task_name and so on. `digest` has the SHA-256 of
+# prompts that have no placeholder."""
+FIELDS = (
+    *("name", "prompt", "branch", "base", "owns", "depends", "when", "each", "setup", "verify"),
+    *("agent", "changelog", "estimate"),
+)
 
 
 def bash_data(loaded: dict[str, Any]) -> str:
@@ -40,20 +46,35 @@ def bash_data(loaded: dict[str, Any]) -> str:
     }
     for kind in ("checks", "preflight", "backups", "postflight", "rollback"):
         scalars[kind] = tables.commands(loaded[kind])
-    for row in loaded["tasks"]:
-        tables.task(row)
-    lines = [COLUMNS]
-    lines += [f"plan_{name}={value}" for name, value in scalars.items()]
-    lines += [f"plan_part[{n}]={word(part)}" for n, part in enumerate(loaded.get("parts", ()))]
-    for place, (name, value) in enumerate(loaded["variables"].items()):
-        lines += [f"variable_name[{place}]={name}", f"variable_value[{place}]={word(value)}"]
-    for place, (value, marks) in enumerate(tables.texts):
-        lines.append(f"text[{place}]={word(value)}")
-        if marks:
-            lines.append(f"mark[{place}]={word(' '.join(marks))}")
+    tasks = [tables.task(row) for row in loaded["tasks"]]
+    lines = [COLUMNS, *(f"plan_{name}={value}" for name, value in scalars.items())]
+    lines += array("plan_part", map(word, loaded.get("parts", ())))
+    lines += array("variable_name", loaded["variables"])
+    lines += array("variable_value", map(word, loaded["variables"].values()))
+    lines += array("text", (word(value) for value, _ in tables.texts))
+    marks = {n: " ".join(marks) for n, (_, marks) in enumerate(tables.texts) if marks}
+    lines += sparse("mark", {place: word(value) for place, value in marks.items()})
+    lines += sparse("digest", tables.digests)
     for kind, rows in tables.rows.items():
-        lines += [f"{kind}[{place}]={word(row)}" for place, row in enumerate(rows)]
+        lines += array(kind, map(word, rows))
+    for name, column in zip(FIELDS, zip(*tasks, strict=True) if tasks else (), strict=False):
+        # A linter takes commas for a mistake.
+        words = (word(value) if "," in value else value for value in column)
+        lines.append(f"task_{name}=({' '.join(words)})")
     return "\n".join(lines) + "\n"
+
+
+def array(name: str, words: Iterable[str]) -> list[str]:
+    """The lines of an array, a word on each."""
+    return sparse(name, dict(enumerate(words)))
+
+
+def sparse(name: str, words: dict[int, str]) -> list[str]:
+    """The lines of an array of which some places are empty.
+
+    The place is said of each: a word that looks like `[place]=text` is none then.
+    """
+    return [f"{name}=(", *(f"[{place}]={value}" for place, value in words.items()), ")"]
 
 
 class Tables:
@@ -61,15 +82,11 @@ class Tables:
 
     def __init__(self) -> None:
         self.texts: dict[tuple[str, tuple[str, ...]], int] = {}
-        self.rows: dict[str, dict[str, int]] = {
-            "command": {},
-            "condition": {},
-            "agent": {},
-            "task": {},
-        }
+        self.digests: dict[int, str] = {}
+        self.rows: dict[str, dict[str, int]] = {"command": {}, "condition": {}, "agent": {}}
 
     def add(self, kind: str, *fields: str) -> int:
-        """The place of a row; equal rows share one, but tasks."""
+        """The place of a row; equal rows share one."""
         row = " ".join(fields)
         return self.rows[kind].setdefault(row, len(self.rows[kind]))
 
@@ -141,8 +158,15 @@ class Tables:
             str(int(value["rerun_interrupted"])),
         )
 
-    def task(self, value: dict[str, Any]) -> int:
-        """The place of a task."""
+    def prompt(self, value: Any) -> int:
+        """The place of a prompt."""
+        place = self.text(value)
+        if isinstance(value, str) and place not in self.digests:
+            self.digests[place] = hashlib.sha256(value.encode("utf-8")).hexdigest()
+        return place
+
+    def task(self, value: dict[str, Any]) -> tuple[str, ...]:
+        """The fields of a task."""
         each = value["for_each"]
         if each is None:
             source = NONE
@@ -152,10 +176,9 @@ class Tables:
             source = f"file:{self.text(each['file'])}"
         else:
             source = f"run:{self.command(each['run'])}"
-        return self.add(
-            "task",
+        return (
             str(self.text(value["name"])),
-            str(self.text(value["prompt"])),
+            str(self.prompt(value["prompt"])),
             str(self.text(value["branch"])),
             str(self.text(value["base"])),
             self.some(value["owns"]),

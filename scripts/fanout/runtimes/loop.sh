@@ -35,7 +35,10 @@ LC_ALL=C
 plan_sha256='' plan_run_name='' plan_repo=0 plan_base=0 plan_worktree_root=0 plan_max_parallel=2
 plan_on_failure=continue plan_checks=- plan_changelog_file=- plan_setup_minutes=- plan_preflight=-
 plan_backups=- plan_postflight=- plan_rollback=-
-plan_part=() variable_name=() variable_value=() text=() mark=() command=() condition=() agent=() task=()
+plan_part=() variable_name=() variable_value=() text=() mark=() digest=() command=() condition=()
+agent=() task_name=() task_prompt=() task_branch=() task_base=() task_owns=() task_depends=()
+task_when=() task_each=() task_setup=() task_verify=() task_agent=() task_changelog=()
+task_estimate=()
 
 bash_version=${BASH_VERSINFO[0]}
 newline=$'\n'
@@ -239,6 +242,31 @@ cut() { # TEXT WORD
 
 # Answers a text as a JSON string.
 json_string() { # TEXT
+    case $1 in
+    *[!\ \!#-[\]-~]*) json_escaped "$1" ;;
+    *) answer=\"$1\" ;;
+    esac
+}
+
+# Sets `quoted` to texts as JSON strings.
+json_strings() { # TEXT...
+    local value quote='"'
+    quoted=()
+    case $* in
+    *[!\ \!#-[\]-~]*)
+        for value; do
+            json_string "$value"
+            quoted+=("$answer")
+        done
+        ;;
+    *)
+        quoted=("${@/#/$quote}")
+        quoted=("${quoted[@]/%/$quote}")
+        ;;
+    esac
+}
+
+json_escaped() { # TEXT
     local value=$1 number char code
     case $value in
     *[\"\\]*)
@@ -319,10 +347,10 @@ json_optional() { # [TEXT]
 # Answers a JSON list whose brackets stand at a depth.
 json_list() { # DEPTH ITEM...
     local pad='' item made='' items=()
+    answer='[]'
+    (($# > 1)) || return 0
     printf -v pad '%*s' "$1" ''
     shift
-    answer='[]'
-    (($#)) || return 0
     for item; do items+=("$pad ${item//"$newline"/$newline$pad }"); done
     # At once: a text that grows by each of many items is copied each time.
     printf -v made ",$newline%s" "${items[@]}"
@@ -452,7 +480,7 @@ write_file() { # PATH TEXT [MODE]
     local temporary=$1.$$.${this_job:-0}.tmp
     if { printf '%s' "$2" >"$temporary"; } 2>/dev/null &&
         { [ -z "${3-}" ] || chmod "$3" "$temporary"; } &&
-        { mv -f -- "$temporary" "$1" || mv -f -- "$temporary" "$1"; } 2>/dev/null; then
+        { LC_ALL=C mv -f -- "$temporary" "$1" || mv -f -- "$temporary" "$1"; } 2>/dev/null; then
         return 0
     fi
     write_error=$({ printf '%s' "$2" >"$temporary"; } 2>&1)
@@ -540,11 +568,10 @@ take_agent() { # AGENT
 
 # Sets t_name and so on.
 take_row() { # TASK
-    # shellcheck disable=SC2086 # words without blanks
-    set -- ${task[$1]}
-    t_name=$1 t_prompt=$2 t_branch=$3 t_base=$4 t_owns=$5 t_depends=$6 t_when=$7 t_each=$8
-    t_setup=$9
-    t_verify=${10} t_agent=${11} t_changelog=${12} t_estimate=${13}
+    t_name=${task_name[$1]} t_prompt=${task_prompt[$1]} t_base=${task_base[$1]}
+    t_owns=${task_owns[$1]} t_when=${task_when[$1]} t_each=${task_each[$1]}
+    t_setup=${task_setup[$1]} t_verify=${task_verify[$1]} t_agent=${task_agent[$1]}
+    t_changelog=${task_changelog[$1]}
 }
 
 # Answers the members of a list as words.
@@ -630,121 +657,106 @@ git_plain() {
         "$@" 3>&- 4>&- 5>&- </dev/null
 }
 
-# Answers a pattern for grep that a mark matches which stands by itself, or begins.
-mark_pattern() { # MARK exact|prefix
-    local char
-    answer=$1
-    for char in "$backslash" . '*' '[' '^' '$'; do answer=${answer//"$char"/$backslash$char}; done
-    answer=^$answer
-    [ "$2" = prefix ] || answer+='$'
-}
-
-# Whether a process carries a mark. Where there is no /proc only groups are looked at.
-is_marked() { # MARK
-    local found=1
-    [ -r /proc/self/stat ] || return 1
-    mark_pattern "$1" exact
-    set +f
-    ! grep -qz -e "$answer" /proc/[0-9]*/environ 2>/dev/null || found=0
-    set -f
-    return "$found"
-}
-
-# Fills p_pid, p_parent, p_group and p_start with all processes but zombies; `marked` are the
-# pids, each with blanks around it, of those whose environment holds the mark.
-list_processes() { # MARK exact|prefix
-    local file line rest
-    p_pid=() p_parent=() p_group=() p_start=()
+# Sets `marked` to the pids, each with blanks around it, of the processes whose environment holds a
+# mark that stands by itself, or begins.
+find_marked() { # MARK exact|prefix
+    local pattern=$1 char file
+    for char in "$backslash" . '*' '[' '^' '$'; do pattern=${pattern//"$char"/$backslash$char}; done
+    [ "$2" = prefix ] || pattern+='$'
     marked=' '
-    if [ ! -r /proc/self/stat ]; then
-        list_by_ps "$@"
-        return
-    fi
     set +f
-    {
-        for file in /proc/[0-9]*/stat; do
-            line=''
-            IFS= read -r -d '' line <"$file"
-            # proc(5): after the command 1 state, 2 parent, 3 group, 20 start.
-            # shellcheck disable=SC2086 # words
-            set -- "$1" "$2" ${line##*") "}
-            case ${3-Z} in Z | X) continue ;; esac
-            file=${file#/proc/}
-            p_pid+=("${file%/stat}")
-            p_parent+=("$4")
-            p_group+=("$5")
-            p_start+=("${22}")
-        done
-        mark_pattern "$@"
-        rest=$(grep -lz -e "$answer" /proc/[0-9]*/environ)
-    } 2>/dev/null
-    set -f
-    for file in $rest; do
+    # shellcheck disable=SC2013 # paths without blanks
+    for file in $(grep -lz -e "^$pattern" /proc/[0-9]*/environ 2>/dev/null); do
         file=${file#/proc/}
         marked+="${file%/environ} "
     done
+    set -f
 }
 
-list_by_ps() { # MARK exact|prefix
-    local line after=' '
-    [ "$2" = exact ] || after=''
-    local IFS=$newline
-    for line in $(ps axeww -o pid=,ppid=,pgid=,stat=,lstart=,command=); do
-        local IFS=' '
-        # shellcheck disable=SC2086 # words
-        set -- "$1" "$2" $line
-        case $6 in Z*) continue ;; esac
-        p_pid+=("$3")
-        p_parent+=("$4")
-        p_group+=("$5")
-        p_start+=("$7-$8-$9-${10}-${11}")
-        case "$line " in *" $1$after"*) marked+="$3 " ;; esac
-    done
+# Whether a process that was started after PID, at a time, carries a mark. Where there is no /proc
+# only groups are looked at.
+is_marked() { # MARK PID TIME
+    local pid load last word
+    [ -r /proc/self/stat ] || return 1
+    # proc(5): the last word is the youngest process. Within a second numbers do not come around.
+    IFS= read -r load </proc/loadavg
+    last=${load##* }
+    clock
+    if ((last < $2 || now - $3 > 1000000)); then
+        find_marked "$1" exact
+        [ "$marked" != ' ' ]
+        return
+    fi
+    for ((pid = $2 + 1; pid <= last; pid++)); do
+        [ -r "/proc/$pid/environ" ] || continue
+        while IFS= read -r -d '' word; do
+            [ "$word" != "$1" ] || return 0
+        done <"/proc/$pid/environ"
+    done 2>/dev/null
+    return 1
 }
 
-# Sets `alive` to the living processes of a tree, each as pid:start; `known` are those seen before.
+# Prints the processes of a tree but zombies, each as pid:start: those in the groups of `roots`, the
+# `marked` ones, those of `known`, and their descendants. It reads /proc/PID/stat, each line behind
+# its path (a command may hold anything), or the lines of `ps`.
+# shellcheck disable=SC2016 # a program of awk
+tree_program='
+function take(words, into,    count, word, place) {
+    count = split(words, word, " ")
+    for (place = 1; place <= count; place++) into[word[place]]
+}
+BEGIN { take(roots, root); take(marked, inside); take(known, old) }
+{
+    is_marked = mark != "" && index($0 " ", " " mark)
+    # proc(5): after the command 1 state, 2 parent, 3 group, 20 start.
+    if (sub(/^\/proc\//, "")) {
+        pid = $0
+        sub(/\/.*/, "", pid)
+        if (!sub(/.*\) /, "")) next
+        state = $1; ppid = $2; pgid = $3; since = $20
+    } else {
+        pid = $1; ppid = $2; pgid = $3; state = $4; since = $5 "-" $6 "-" $7 "-" $8 "-" $9
+    }
+    if (is_marked) inside[pid]
+    start[pid] = since; parent[pid] = ppid; group[pid] = pgid; dead[pid] = state ~ /^[ZX]/
+}
+END {
+    do {
+        grew = 0
+        for (pid in start) {
+            if (pid == self || dead[pid] || pid in done) continue
+            if (pid in inside || pid in root || group[pid] in root || parent[pid] in done ||
+                (pid ":" start[pid]) in old) {
+                done[pid]
+                grew = 1
+            }
+        }
+    } while (grew)
+    for (pid in done) print pid ":" start[pid]
+}'
+
+# Sets `alive` to the living processes of a tree; `known` are those seen before.
 members() { # MARK exact|prefix ROOT...
-    local kind=$2 place inside=' ' grew=1 roots
-    list_processes "$1" "$kind"
-    shift 2
-    roots=" $* "
-    alive=''
-    while ((grew)); do
-        grew=0
-        for ((place = 0; place < ${#p_pid[@]}; place++)); do
-            case $inside in *" ${p_pid[place]} "*) continue ;; esac
-            case "$roots$marked" in
-            *" ${p_pid[place]} "*) ;;
-            *)
-                case $roots in
-                *" ${p_group[place]} "*) ;;
-                *)
-                    case $inside in
-                    *" ${p_parent[place]} "*) ;;
-                    *)
-                        case $known in
-                        *" ${p_pid[place]}:${p_start[place]} "*) ;;
-                        *) continue ;;
-                        esac
-                        ;;
-                    esac
-                    ;;
-                esac
-                ;;
-            esac
-            [ "${p_pid[place]}" != "$$" ] || continue
-            inside+="${p_pid[place]} "
-            grew=1
-            case $known in
-            *" ${p_pid[place]}:${p_start[place]} "*) ;;
-            *) known+="${p_pid[place]}:${p_start[place]} " ;;
-            esac
-            case $spared in
-            *" ${p_pid[place]} "*) ;;
-            *) alive+="${p_pid[place]}:${p_start[place]} " ;;
-            esac
-        done
+    local mark='' one
+    alive='' marked=' '
+    if [ -r /proc/self/stat ]; then
+        find_marked "$1" "$2"
+        (($# > 2)) || [ "$marked$known" != '  ' ] || return 0
+    else
+        mark=$1
+        [ "$2" = prefix ] || mark+=' '
+    fi
+    set +f
+    for one in $(
+        if [ -z "$mark" ]; then LC_ALL=C grep -Hs '' /proc/[0-9]*/stat; else
+            ps axeww -o pid=,ppid=,pgid=,stat=,lstart=,command=
+        fi | mark=$mark LC_ALL=C awk -v roots="${*:3}" -v marked="$marked" -v known="$known" \
+            -v self="$$" "BEGIN { mark = ENVIRON[\"mark\"] } $tree_program"
+    ); do
+        case $known in *" $one "*) ;; *) known+="$one " ;; esac
+        case $spared in *" ${one%:*} "*) ;; *) alive+="$one " ;; esac
     done
+    set -f
 }
 
 # Ends processes: those in the groups of the roots, their descendants, all that carry the mark.
@@ -804,8 +816,8 @@ run_program() { # MILLISECONDS MARK FOLDER STDIN LOG WORD...
     fi
     alarmed=0
     clock
-    tell "deadline|$this_job|$((now + ms * 1000))"
-    local until=$((now + ms * 1000))
+    local began=$now until=$((now + ms * 1000))
+    tell "deadline|$this_job|$until"
     set -m
     (become "$@") &
     pid=$!
@@ -823,7 +835,7 @@ run_program() { # MILLISECONDS MARK FOLDER STDIN LOG WORD...
             break
         fi
     done
-    if [ -n "$outcome" ] || kill -0 -- "-$pid" || is_marked "$mark"; then
+    if [ -n "$outcome" ] || kill -0 -- "-$pid" || is_marked "$mark" "$pid" "$began"; then
         if ! end_tree "$mark" exact "$pid"; then
             outcome=lost code=''
             why="could not end the processes $answer"
@@ -929,23 +941,27 @@ tell() { # LINE
 
 # Sets `report` to the next report; fails when none comes in time.
 next_report() { # SECONDS
-    local line=''
-    if ((bash_version < 4)); then
-        IFS= read -r -u 3 report
-        return
-    fi
-    if IFS= read -r -t "$1" -u 3 line; then
-        report=$part_of_report$line part_of_report=''
-        return
-    fi
-    part_of_report+=$line
-    return 1
+    local first=''
+    # Only the first letter is waited for: a time limit makes each letter dear. One that comes in the
+    # last moment is there all the same.
+    ((bash_version < 4)) || IFS= read -r -t "$1" -n 1 -u 3 first || [ -n "$first" ] || return
+    IFS= read -r -u 3 report
+    report=$first$report
 }
-part_of_report=''
 
 # Whether a report waits; an old bash cannot tell, and takes what comes before the next tick.
 has_report() {
     ((bash_version < 4)) || read -r -t 0 -u 3
+}
+
+# Takes all reports that wait of some kinds. What shows the end of them is not written by this
+# process: a pipe may be full.
+take_waiting() { # PATTERN
+    (printf 'end\n' >&3) &
+    while next_report 1 && [ "$report" != end ]; do
+        # shellcheck disable=SC2254 # a pattern
+        case $report in $1) take_report "$report" ;; esac
+    done
 }
 
 # One turn of the coordinator: a report is taken, or a second passes.
@@ -981,10 +997,8 @@ look_at_jobs() {
         fi
         if ! kill -0 "${job_pid[job]}" 2>/dev/null; then
             # Its last words may still be in the pipe.
-            while next_report 1 && [ "$report" != tick ]; do take_report "$report"; done
-            case " $live_jobs " in
-            *" $job "*) job_over "$job" lost ;;
-            esac
+            take_waiting '*'
+            job_over "$job" lost
         fi
     done
     show_progress
@@ -1004,10 +1018,8 @@ take_report() { # LINE
             tick=$answer
         fi
         ;;
-    event) ((!whole)) || put_event "$rest" ;;
-    say)
-        say "${rest%%|*}" "${rest#*|}"
-        ;;
+    event) take_event "$job" "$rest" ;;
+    say) say "${rest%%|*}" "${rest#*|}" ;;
     record)
         read_result "${job_task[job]}"
         dirty=1
@@ -1017,16 +1029,32 @@ take_report() { # LINE
     esac
 }
 
+take_event() { # JOB TIME|WORD|PHASE|NAME|DATA
+    local rest=$2 time word phase who=-
+    time=${rest%%|*} rest=${rest#*|}
+    word=${rest%%|*} rest=${rest#*|}
+    phase=${rest%%|*} rest=${rest#*|}
+    [ "${job_task[$1]}" = - ] || who=${x_name[job_task[$1]]}
+    [ "$word $phase" != "started agent" ] || say "$who" "agent started"
+    ((whole)) || return 0
+    make_event "$time" "$word" "$phase" "$who" "${rest%%|*}" "${rest#*|}"
+    put_event "$answer"
+}
+
 job_over() { # JOB HOW
     local job made=''
+    case " $live_jobs " in *" $1 "*) ;; *) return ;; esac
     for job in $live_jobs; do
         [ "$job" = "$1" ] || made+="${made:+ }$job"
     done
     live_jobs=$made
-    wait "${job_pid[$1]}" 2>/dev/null
     job_deadline[$1]=0
     over_how=$2
-    [ "${job_task[$1]}" = - ] || task_over "${job_task[$1]}" "$2"
+    # A signal ends the first wait.
+    if ! { wait "${job_pid[$1]}" || wait "${job_pid[$1]}"; } 2>/dev/null && [ "$2" = "done" ]; then
+        over_how='mv failed'
+    fi
+    [ "${job_task[$1]}" = - ] || task_over "${job_task[$1]}" "$over_how"
 }
 
 # Sets `unended` to where an agent would note its end that has not; being ended is no end.
@@ -1064,11 +1092,10 @@ end_old_jobs() { # [NUMBER]
         file=$run_dir/tasks/${x_name[number]}/.job
         [ -e "$file" ] || continue
         pid='' start=''
-        { IFS= read -r pid && IFS= read -r start; } <"$file"
+        { IFS= read -r pid && IFS= read -r pid && IFS= read -r start; } <"$file"
         case $pid in '' | *[!0-9]*) continue ;; esac
         process_start "$pid"
         [ -z "$start" ] || [ "$answer" != "$start" ] || kill -KILL "$pid" 2>/dev/null
-        rm -f -- "$file"
     done
 }
 
@@ -1107,9 +1134,7 @@ stop_jobs() {
             wait "${job_pid[job]}"
         done
     } 2>/dev/null
-    while has_report && next_report 1 && [ "$report" != tick ]; do
-        case $report in event* | step*) take_report "$report" ;; esac
-    done
+    take_waiting '[es][vt]*'
     for job in $live_jobs; do
         [ "${job_task[job]}" = - ] || task_interrupted "${job_task[job]}" interrupted
     done
@@ -1135,32 +1160,33 @@ put_event() { # EVENT
 }
 
 # Answers an event but for its number.
-make_event() { # WORD PHASE TASK|- NAME|- DATA
-    local who=null name=null data=$5
-    [ -n "$data" ] || data='{}'
-    [ "$3" = - ] || who="\"$3\""
-    [ "$4" = - ] || name="\"$4\""
-    clock
-    at "$now"
-    answer="\"at\": \"$answer\", \"event\": \"$1\", \"task\": $who, \"phase\": \"$2\", \"name\": $name, \"data\": $data}"
+make_event() { # MICROSECONDS WORD PHASE TASK|- NAME|- DATA
+    local who=null name=null
+    [ "$4" = - ] || who="\"$4\""
+    [ "$5" = - ] || name="\"$5\""
+    at "$1"
+    answer="\"at\": \"$answer\", \"event\": \"$2\", \"task\": $who, \"phase\": \"$3\", \"name\": $name, \"data\": $6}"
 }
 
 # An event of the whole run.
 run_event() { # WORD PHASE NAME|- DATA
-    make_event "$1" "$2" - "$3" "${4-}"
+    clock
+    make_event "$now" "$1" "$2" - "$3" "$4"
     put_event "$answer"
 }
 
 # An event of a task, or of a step of the gate. Only for jobs.
 job_event() { # WORD PHASE NAME|- DATA
-    make_event "$1" "$2" "$this_task" "$3" "${4-}"
+    local data=$4
+    clock
     if [ "$this_task" != - ]; then
+        make_event "$now" "$1" "$2" "$this_task" "$3" "$data"
         sequence=$((sequence + 1))
         printf '{"schema": 1, "seq": %d, %s\n' "$sequence" "$answer" >&5
     fi
     # A report has to fit into one write to a pipe.
-    ((${#answer} < 3900)) || make_event "$1" "$2" "$this_task" "$3" '{}'
-    tell "event|$this_job|$answer"
+    ((${#data} < 3600)) || data='{}'
+    tell "event|$this_job|$now|$1|$2|$3|$data"
 }
 this_task=-
 
@@ -1184,15 +1210,15 @@ open_events() {
 
 # Answers when a process was started, in words that no other process with this pid repeats.
 process_start() { # PID
-    local line boot
+    local line
     answer=''
     if [ -r /proc/self/stat ]; then
         IFS= read -r -d '' line 2>/dev/null <"/proc/$1/stat" || [ -n "${line-}" ] || return 0
         # shellcheck disable=SC2086 # words
         set -- ${line##*") "}
         case ${1-Z} in Z | X) return ;; esac
-        IFS= read -r boot </proc/sys/kernel/random/boot_id
-        answer="$boot ${20}"
+        [ -n "$boot_id" ] || IFS= read -r boot_id </proc/sys/kernel/random/boot_id
+        answer="$boot_id ${20}"
         return
     fi
     # shellcheck disable=SC2046 # words
@@ -1200,16 +1226,18 @@ process_start() { # PID
     answer=$*
 }
 
+boot_id=''
+
 # Claims runs and branches for this process; fails when another has one of them, and `rival`
 # says who. A claim is written, then all others are looked at; it holds when none is older or
 # held. Claims of processes that are gone do not count. Once held it looks again: of two that did
 # not see each other, both withdraw and begin anew.
 claim() { # THING...
-    local folder=$common/agent-workers/locks/runs token lines thing until
+    local folder=$common/agent-workers/locks/runs token lines until
     [ -d "$folder" ] || mkdir -p -- "$folder" || die 1 "cannot make $folder"
     process_start "$my_pid"
-    lines="host $host${newline}pid $my_pid${newline}started $answer$newline"
-    for thing; do lines+="claim $thing$newline"; done
+    printf -v lines 'claim %s\n' "$@"
+    lines="host $host${newline}pid $my_pid${newline}started $answer$newline$lines"
     clock
     until=$((now + 5000000))
     while :; do
@@ -1242,16 +1270,16 @@ my_pid=$$
 # Finds a living claim on one of the things, a held one if there is one. A claim that another
 # process renames meanwhile is seen at its old name or at its new one: those come last.
 find_rival() { # FOLDER THING...
-    local folder=$1 wanted=$newline file line owner started shared pid found=0
+    local folder=$1 wanted file line owner started shared pid found=0
     shift
-    for line; do wanted+=$line$newline; done
+    printf -v wanted '%s\n' '' "$@"
     set +f
     set -- "$folder"/*.claiming
     set -- "$@" "$folder"/*.held
     set -f
     for file; do
         owner='' pid='' started='' shared=''
-        case $file in *"/*."*) continue ;; esac
+        case "$file ${my_claims[*]-} " in *"/*."* | "$file "*"$file "*) continue ;; esac
         [ -f "$file" ] || file=${file%.claiming}.held
         [ -f "$file" ] || continue
         while IFS= read -r line; do
@@ -1442,7 +1470,7 @@ run_step() { # COMMAND PHASE MARK FOLDER LOG [DATE_OF_FILE]
     s_status=running s_code='' s_log='' s_reason='' s_artifact=''
     clock
     began=$now
-    job_event started "$phase" "$name"
+    job_event started "$phase" "$name" '{}'
     verdict=0
     [ "$when" = - ] || decide "$when"
     case $verdict in
@@ -1773,21 +1801,21 @@ commit_of() { # NAME
 # gate found, a list of lines by the task's place. Fails with `why`.
 expand() {
     local row lines position other members number after before behind
-    x_row=() x_item=() x_has_item=() x_slug=() x_name=() x_branch=() x_worktree=() x_base=()
-    x_after=() x_chosen=() x_free=()
-    x_left=() x_began=() x_status=() x_reason=() x_json=() x_agent_started=() x_files=() x_seconds=()
+    x_row=() x_item=() x_has_item=() x_slug=() x_name=() x_branch=() x_after=() x_marked=()
     group=() is_dynamic=0
-    for ((row = 0; row < ${#task[@]}; row++)); do
-        take_row "$row"
-        group[row]=''
-        case $t_each in
-        -)
+    for ((row = 0; row < ${#task_name[@]}; row++)); do
+        if [ "${task_each[row]}${mark[task_name[row]]-}${mark[task_branch[row]]-}" = - ]; then
+            group[row]=${#x_row[@]} x_row+=("$row") x_item+=('') x_has_item+=(0) x_slug+=('')
+            x_name+=("${text[task_name[row]]}") x_branch+=("${text[task_branch[row]]}")
+            continue
+        elif [ "${task_each[row]}" = - ]; then
             add_task "$row" 0 '' 0
             continue
-            ;;
+        fi
+        position=0
+        case ${task_each[row]} in
         items:*)
-            position=0
-            listed "${t_each#items:}"
+            listed "${task_each[row]#items:}"
             for number in $answer; do
                 position=$((position + 1))
                 add_task "$row" 1 "${text[number]}" "$position"
@@ -1800,7 +1828,6 @@ expand() {
             add_task "$row" 0 '' 0
             continue
         fi
-        position=0
         lines=${items_of[row]-}
         while [ -n "$lines" ]; do
             position=$((position + 1))
@@ -1809,12 +1836,24 @@ expand() {
             add_task "$row" 1 "$before" "$position"
         done
     done
-    for ((number = 0; number < ${#x_row[@]}; number++)); do
-        take_row "${x_row[number]}"
-        after=''
-        listed "$t_depends"
-        for row in $answer; do
-            members=${group[row]}
+    # All at once: a plan may have many tasks.
+    x_worktree=(${x_name[@]+"${x_name[@]/#/$worktree_root/}"})
+    x_chosen=(${x_name[@]+"${x_name[@]/*/1}"}) x_free=(${x_name[@]+"${x_name[@]/*/0}"})
+    x_base=(${x_name[@]+"${x_name[@]/*/}"}) x_reason=(${x_base[@]+"${x_base[@]}"})
+    x_json=(${x_base[@]+"${x_base[@]}"}) x_status=(${x_name[@]+"${x_name[@]/*/not-started}"})
+    x_agent_started=(${x_free[@]+"${x_free[@]}"}) x_files=(${x_free[@]+"${x_free[@]}"})
+    x_seconds=(${x_free[@]+"${x_free[@]}"}) x_left=(${x_free[@]+"${x_free[@]}"}) x_began=()
+    json_strings ${x_branch[@]+"${x_branch[@]}"}
+    x_branch_json=(${quoted[@]+"${quoted[@]}"})
+    json_strings ${x_worktree[@]+"${x_worktree[@]}"}
+    x_worktree_json=(${quoted[@]+"${quoted[@]}"})
+    some_blank=1
+    x_after=(${x_base[@]+"${x_base[@]}"})
+    are_all - ${task_depends[@]+"${task_depends[@]}"} || for ((number = 0; number < ${#x_row[@]}; number++)); do
+        row=${x_row[number]} after=''
+        [ "${task_depends[row]}" != - ] || continue
+        for row in ${task_depends[row]//,/ }; do
+            members=${group[row]-}
             if ((x_has_item[number])); then
                 for other in $members; do
                     if ((x_has_item[other])) && [ "${x_item[other]}" = "${x_item[number]}" ]; then
@@ -1832,22 +1871,28 @@ expand() {
 unknown_as_one=0
 items_of=() items_known=()
 
+# Whether all words, without blanks in them, are the first one.
+are_all() { # WORD WORD...
+    local one=" $1" words
+    shift
+    words=" $*"
+    [ -z "${words//"$one"/}" ] || ((!$#))
+}
+
 add_task() { # ROW HAS_ITEM ITEM POSITION
     local number=${#x_row[@]}
-    x_row[number]=$1 x_has_item[number]=$2 x_item[number]=$3 x_slug[number]=''
+    group[$1]=${group[$1]+${group[$1]} }$number
+    x_marked+=("$number")
+    item=$3 item_known=$2 item_slug=''
     if (($2)); then
         slug "$3" "$4"
-        x_slug[number]=$answer
+        item_slug=$answer
     fi
-    item=$3 item_known=$2 item_slug=${x_slug[number]}
-    fill "$t_name"
+    x_row[number]=$1 x_has_item[number]=$2 x_item[number]=$3 x_slug[number]=$item_slug
+    fill "${task_name[$1]}"
     x_name[number]=$answer
-    x_worktree[number]=$worktree_root/$answer
-    fill "$t_branch"
+    fill "${task_branch[$1]}"
     x_branch[number]=$answer
-    x_base[number]='' x_chosen[number]=1 x_free[number]=0
-    forget_record "$number"
-    group[$1]+="${group[$1]:+ }$number"
 }
 
 forget_record() { # NUMBER
@@ -1859,8 +1904,8 @@ forget_record() { # NUMBER
 # when the plan was rendered. Fails with `why`.
 check_names() {
     local number twice
-    ((${#mark[@]})) || return 0
-    for ((number = 0; number < ${#x_row[@]}; number++)); do
+    ((${#x_marked[@]})) || return 0
+    for number in "${x_marked[@]}"; do
         ((!unknown_as_one || x_has_item[number])) || continue
         if ! is_name "${x_name[number]}"; then
             why="'${x_name[number]}' is no name for a task"
@@ -1871,43 +1916,32 @@ check_names() {
             return 1
         fi
     done
-    ((${#x_row[@]} > 1)) || return 0
-    twice=$(printf '%s\n' "${x_name[@]}" | tr '[:upper:]' '[:lower:]' | sort | uniq -d)
-    if [ -n "$twice" ]; then
-        why="two tasks have the name '${twice%%"$newline"*}'"
-        return 1
-    fi
-    twice=$(printf '%s\n' "${x_branch[@]}" | tr '[:upper:]' '[:lower:]' | sort | uniq -d)
-    if [ -n "$twice" ]; then
-        why="two tasks have the branch '${twice%%"$newline"*}'"
-        return 1
-    fi
+    find_twice "${x_name[@]}"
+    [ -z "$answer" ] || { why="two tasks have the name '$answer'" && return 1; }
+    find_twice "${x_branch[@]}"
+    [ -z "$answer" ] || { why="two tasks have the branch '$answer'" && return 1; }
     twice=$(printf '%s\n' "${x_branch[@]}" | tr '[:upper:]' '[:lower:]' |
         awk '{ seen[$0]; name[NR] = $0 }
             END { for (n = 1; n <= NR; n++) { p = name[n]
                 while (sub("/[^/]*$", "", p)) if (p in seen) { print p " and " name[n]; exit } } }')
-    if [ -n "$twice" ]; then
-        why="there cannot be both branches $twice"
-        return 1
-    fi
+    [ -z "$twice" ] || { why="there cannot be both branches $twice" && return 1; }
+}
+
+# Answers the first of the words that come twice, in small letters.
+find_twice() { # WORD...
+    answer=$(printf '%s\n' "$@" | tr '[:upper:]' '[:lower:]' | sort | uniq -d)
+    answer=${answer%%"$newline"*}
 }
 
 # Whether a name stands for a task: its own, or the plan's for all of its expansions.
 is_named() { # NUMBER NAME
-    local name added='-{item}'
+    local name row=${x_row[$1]} added='-{item}'
     [ "${x_name[$1]}" != "$2" ] || return 0
-    name=${text[${named_row[${x_row[$1]}]}]}
+    name=${text[task_name[row]]}
     case $name in
     *\{item\}*) [ "$name" = "$2" ] || [ "${name%"$added"}" = "$2" ] ;;
     *) return 1 ;;
     esac
-}
-
-# Sets `named_row` to the places of the names of the plan's tasks.
-name_rows() {
-    local row
-    named_row=()
-    for ((row = 0; row < ${#task[@]}; row++)); do named_row[row]=${task[row]%% *}; done
 }
 
 # Marks the tasks that ONLY names; ends the runner for a name that ONLY or RERUN should not have.
@@ -1967,9 +2001,10 @@ list_names() {
 
 # Demands that the agents' programs are there.
 require_agents() {
-    local number tried=$newline word path
+    local number row word path found=()
     for ((number = 0; number < ${#x_row[@]}; number++)); do
-        ((x_chosen[number])) || continue
+        row=${x_row[number]}
+        if [ -n "${found[task_agent[row]]-}" ] || ((!x_chosen[number])); then continue; fi
         use_task "$number"
         verdict=2
         [ "$t_when" = - ] || foresee "$t_when"
@@ -1982,11 +2017,11 @@ require_agents() {
             fill "${word#*:}"
             path=$answer
         done
-        case $tried in *"$newline${argv[0]}$newline$path$newline"*) continue ;; esac
-        tried+=${argv[0]}$newline$path$newline
         PATH=$path is_program / "${argv[0]}" ||
             die 4 "the agent '${argv[0]}' (task ${x_name[number]}) is not there" \
                 "install it, or put it on PATH"
+        # Another item may stand for another program.
+        case "${mark[a_cli]-} $a_env" in *item* | *PATH:*) ;; *) found[t_agent]=1 ;; esac
     done
 }
 
@@ -2041,7 +2076,8 @@ save_gate() {
     made+="$newline \"started_at\": \"$gate_started\","
     json_optional "$gate_ended"
     made+="$newline \"ended_at\": $answer,$newline \"plan_sha256\": \"$plan_sha256\","
-    made+="$newline \"parts\": [$newline  \"${part_lines//"$newline"/$between_parts}\"$newline ],"
+    printf -v answer ",$newline  \"%s\"" ${plan_part[@]+"${plan_part[@]}"}
+    made+="$newline \"parts\": [${answer#,}$newline ],"
     json_list 1 ${preflight_json[@]+"${preflight_json[@]}"}
     made+="$newline \"preflight\": $answer,"
     json_list 1 ${backup_json[@]+"${backup_json[@]}"}
@@ -2086,16 +2122,10 @@ save_manifest() {
     json_list 1 ${backup_json[@]+"${backup_json[@]}"}
     made+="$newline \"backups\": $answer,"
     if ((${#x_row[@]})); then
-        if ((some_blank)); then
-            for ((number = 0; number < ${#x_row[@]}; number++)); do
-                [ -n "${x_json[number]}" ] || blank_record "$number"
-            done
-            some_blank=0
-        fi
-        number=$IFS
-        IFS=''
+        ((!some_blank)) || fill_blank
+        local IFS=''
         rows="${x_json[*]}"
-        IFS=$number
+        IFS=$' \t\n'
         rows=${rows#,}
     fi
     made+="$newline \"tasks\": [${rows:+$rows$newline }],"
@@ -2104,65 +2134,77 @@ save_manifest() {
     write_file "$run_dir/manifest.json" "$made" || records_failed "$run_dir/manifest.json"
 }
 
-# Keeps what the manifest says of a task that has no record of its own.
-blank_record() { # NUMBER
-    start_record "$1"
-    r_status=${x_status[$1]} r_reason=${x_reason[$1]}
+# Makes what the manifest says of tasks that have no record of their own, of all at once.
+fill_blank() {
+    local number place=0 blank=() words=() reason base rows
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        [ -z "${x_json[number]}" ] || continue
+        blank+=("$number")
+        reason=null base=${x_base[number]:+\"${x_base[number]}\"}
+        [ -z "${x_reason[number]}" ] || { json_string "${x_reason[number]}" && reason=$answer; }
+        words+=("${x_name[number]}" "${x_status[number]}" "$reason" "${x_branch_json[number]}"
+            "${x_worktree_json[number]}" "${base:-null}")
+    done
+    some_blank=0
+    ((${#blank[@]})) || return 0
+    blank_record
+    r_name=%s r_status=%s r_reason=%s r_branch=%s r_worktree=%s r_base=%s
     make_record
-    keep_record "$1" "$answer"
+    answer=${answer/'"reason": "%s"'/'"reason": %s'}
+    as_row "${answer/'"base": "%s"'/'"base": %s'}"
+    # The character between them may stand in no record.
+    # shellcheck disable=SC2059 # the format is a record
+    printf -v rows "$answer"'\036' "${words[@]}"
+    local IFS=$'\036'
+    for base in $rows; do
+        x_json[blank[place]]=$base
+        place=$((place + 1))
+    done
 }
 
-# Sets r_name and so on to the record of a task that was not started.
+# Sets r_status and so on to the record of a task that was not started.
+blank_record() {
+    r_status=not-started r_reason='' r_head='' r_code='' r_agent_started=false r_log='' r_started=''
+    r_ended='' r_files=() r_outside=() r_left=() r_setup=() r_verify=() r_seconds=0
+}
+
 start_record() { # NUMBER
-    r_name=${x_name[$1]} r_status=not-started r_reason='' r_branch=${x_branch[$1]}
-    r_worktree=${x_worktree[$1]} r_base=${x_base[$1]} r_head='' r_code='' r_agent_started=false
-    r_files=() r_outside=() r_left=() r_setup=() r_verify=() r_log='' r_started='' r_ended=''
-    r_seconds=0
+    blank_record
+    r_name=${x_name[$1]} r_branch=${x_branch_json[$1]} r_worktree=${x_worktree_json[$1]}
+    r_base=${x_base[$1]}
 }
 
 # Answers a task's record as JSON.
 make_record() {
-    local made
-    made="{$newline \"schema\": 1,$newline \"name\": \"$r_name\",$newline \"status\": \"$r_status\","
+    local made base=${r_base:+\"$r_base\"} head=${r_head:+\"$r_head\"}
+    local started=${r_started:+\"$r_started\"} ended=${r_ended:+\"$r_ended\"}
     json_optional "$r_reason"
-    made+="$newline \"reason\": $answer,"
-    json_string "$r_branch"
-    made+="$newline \"branch\": $answer,"
-    json_string "$r_worktree"
-    made+="$newline \"worktree\": $answer,"
-    json_optional "$r_base"
-    made+="$newline \"base\": $answer,"
-    json_optional "$r_head"
-    made+="$newline \"head\": $answer,$newline \"exit_code\": ${r_code:-null},"
-    made+="$newline \"agent_started\": $r_agent_started,"
+    made="{$newline \"schema\": 1,$newline \"name\": \"$r_name\",$newline \"status\": \"$r_status\",$newline \"reason\": $answer,$newline \"branch\": $r_branch,$newline \"worktree\": $r_worktree,$newline \"base\": ${base:-null},$newline \"head\": ${head:-null},$newline \"exit_code\": ${r_code:-null},$newline \"agent_started\": $r_agent_started,$newline"
     json_list 1 ${r_files[@]+"${r_files[@]}"}
-    made+="$newline \"files_changed\": $answer,"
+    made+=" \"files_changed\": $answer,$newline"
     json_list 1 ${r_outside[@]+"${r_outside[@]}"}
-    made+="$newline \"out_of_scope\": $answer,"
+    made+=" \"out_of_scope\": $answer,$newline"
     json_list 1 ${r_left[@]+"${r_left[@]}"}
-    made+="$newline \"uncommitted\": $answer,"
+    made+=" \"uncommitted\": $answer,$newline"
     json_list 1 ${r_setup[@]+"${r_setup[@]}"}
-    made+="$newline \"setup\": $answer,"
+    made+=" \"setup\": $answer,$newline"
     json_list 1 ${r_verify[@]+"${r_verify[@]}"}
-    made+="$newline \"verify\": $answer,"
+    made+=" \"verify\": $answer,$newline"
     json_optional "$r_log"
-    made+="$newline \"log\": $answer,"
-    json_optional "$r_started"
-    made+="$newline \"started_at\": $answer,"
-    json_optional "$r_ended"
-    answer="$made$newline \"ended_at\": $answer,$newline \"seconds\": $r_seconds$newline}"
+    answer="$made \"log\": $answer,$newline \"started_at\": ${started:-null},$newline \"ended_at\": ${ended:-null},$newline \"seconds\": $r_seconds$newline}"
 }
 
-# Keeps a task's record as the manifest holds it behind a comma.
-keep_record() { # NUMBER RECORD
-    local made=${2/"$newline \"schema\": 1,"/}
-    x_json[$1]=,$newline"  "${made//"$newline"/$newline  }
+# Answers a task's record as the manifest holds it behind a comma.
+as_row() { # RECORD
+    local made=${1/"$newline \"schema\": 1,"/}
+    answer=,$newline"  "${made//"$newline"/$newline  }
 }
 
 # Keeps a task's record and what else is told of it.
 take_result() { # NUMBER RECORD
     local rest
-    keep_record "$1" "$2"
+    as_row "$2"
+    x_json[$1]=$answer
     json_get "$2" status
     x_status[$1]=$answer
     json_get "$2" reason
@@ -2181,10 +2223,23 @@ take_result() { # NUMBER RECORD
     ((${#rest} == 0)) || x_files[$1]=$((${#rest} - 1))
 }
 
-# Takes up the record that a task has written; fails when there is none.
+# Takes up the record that a task has written; fails when there is none. One that was begun and has
+# not written any yet is running.
 read_result() { # NUMBER
-    read_record "$run_dir/tasks/${x_name[$1]}/result.json" || return 1
+    local folder=$run_dir/tasks/${x_name[$1]}
+    if ! read_record "$folder/result.json"; then
+        [ -e "$folder/.job" ] || return 1
+        begun_record "$1"
+    fi
     take_result "$1" "$answer"
+}
+
+# Answers the record of a task that was begun and has not written any.
+begun_record() { # NUMBER
+    start_record "$1"
+    r_status=running
+    { IFS= read -r r_started <"$run_dir/tasks/${x_name[$1]}/.job"; } 2>/dev/null
+    make_record
 }
 
 # Writes a task's record that the coordinator has changed.
@@ -2220,13 +2275,8 @@ add_changes() { # NUMBER
 # Records that a task was running when everything was ended.
 task_interrupted() { # NUMBER REASON
     local record
-    if read_record "$run_dir/tasks/${x_name[$1]}/result.json"; then
-        record=${answer//'"status": "running"'/'"status": "interrupted"'}
-    else
-        start_record "$1"
-        make_record
-        record=$answer
-    fi
+    read_record "$run_dir/tasks/${x_name[$1]}/result.json" || begun_record "$1"
+    record=${answer//'"status": "running"'/'"status": "interrupted"'}
     json_set "$record" status '"interrupted"'
     record=$answer
     json_string "$2"
@@ -2237,7 +2287,7 @@ task_interrupted() { # NUMBER REASON
     json_set "$record" ended_at "\"$answer\""
     record=$answer
     [ "$2" != interrupted ] || add_changes "$1"
-    make_event stopped task "${x_name[$1]}" - "{\"reason\": \"$2\"}"
+    make_event "$now" stopped task "${x_name[$1]}" - "{\"reason\": \"$2\"}"
     put_task_event "$1" "$answer"
     put_result "$1" "$record"
     say "${x_name[$1]}" interrupted
@@ -2268,7 +2318,6 @@ prepare() {
         die 2 "the base '$answer' is no commit of this repository"
     }
     base_now=$answer
-    name_rows
     expand || die 2 "$why"
     list_names
     choose 0
@@ -2278,13 +2327,19 @@ prepare() {
 
 # Claims the run, and the branches as far as they are known.
 claim_run() {
-    local number things=("run $run_id")
-    if ((!is_dynamic)); then
-        for ((number = 0; number < ${#x_row[@]}; number++)); do
-            ((!x_chosen[number])) || things+=("branch ${x_branch[number]}")
-        done
-    fi
-    must_claim "${things[@]}"
+    local things=()
+    ((is_dynamic)) || name_branches
+    must_claim "run $run_id" ${things[@]+"${things[@]}"}
+}
+
+# Sets `things` to the branches of the chosen tasks, as they are claimed.
+name_branches() {
+    local number
+    things=(${x_branch[@]+"${x_branch[@]/#/branch }"})
+    ((${#only_words[@]})) || return 0
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        ((x_chosen[number])) || unset "things[number]"
+    done
 }
 
 new_run_state() {
@@ -2447,13 +2502,12 @@ remember_backups() {
 # Finds out the items, then demands that names, branches and worktrees are free.
 expand_at_gate() {
     local row number refs place things
-    for ((row = 0; row < ${#task[@]}; row++)); do
-        take_row "$row"
-        case $t_each in
-        file:* | run:*) read_items "$row" "$t_each" || return 1 ;;
-        esac
-    done
     if ((is_dynamic)); then
+        for ((row = 0; row < ${#task_name[@]}; row++)); do
+            case ${task_each[row]} in
+            file:* | run:*) read_items "$row" "${task_each[row]}" || return 1 ;;
+            esac
+        done
         if ! expand; then
             # The run goes on without the tasks that were to be found.
             place=$why
@@ -2465,10 +2519,7 @@ expand_at_gate() {
         choose 1
         read_results
         check_dependencies || return 1
-        things=()
-        for ((number = 0; number < ${#x_row[@]}; number++)); do
-            ((!x_chosen[number])) || things+=("branch ${x_branch[number]}")
-        done
+        name_branches
         if ((${#things[@]})) && ! claim "${things[@]}"; then
             why=$rival
             return 1
@@ -2478,59 +2529,94 @@ expand_at_gate() {
         why="git for-each-ref failed"
         return 1
     }
-    refs=$newline$refs$newline
-    shopt -s nocasematch
-    require_free
-    place=$?
-    shopt -u nocasematch
-    return "$place"
+    require_free "$refs"
 }
 
-require_free() {
-    local number name before='' last=''
+# Finds the bases of all tasks; of those behind `until` when the one there, `lost`, is no commit.
+find_bases() {
+    local number row=${task_base[0]-0} before='' last=''
+    if are_all "$row" ${task_base[@]+"${task_base[@]}"} && [ -z "${text[row]-}" ]; then
+        x_base=(${x_name[@]+"${x_name[@]/*/$base_commit}"})
+        return
+    fi
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         use_task "$number"
         fill "$t_base"
         if [ -z "$answer" ]; then
             answer=$base_commit
-        elif [ "$answer" != "$before" ]; then
-            before=$answer
-            commit_of "$before" || {
-                why="the base '$before' is no commit of this repository"
-                return 1
-            }
-            last=$answer
-        else
+        elif [ "$answer" = "$before" ]; then
             answer=$last
+        else
+            before=$answer
+            if ! commit_of "$before"; then
+                lost=$before until=$number
+                return
+            fi
+            last=$answer
         fi
         x_base[number]=$answer
-        # Its record says the base from now on.
-        [ "${x_status[number]}" != not-started ] || { x_json[number]='' && some_blank=1; }
-        if [ "$t_when" != - ] || ((!x_chosen[number])); then continue; fi
-        [ ! -d "$run_dir/tasks/${x_name[number]}" ] || continue
-        name=refs/heads/${x_branch[number]}
-        while [ "$name" != refs/heads ]; do
-            case $refs in *"$newline$name$newline"*)
-                why="the branch '${name#refs/heads/}' is in the way of task ${x_name[number]}"
-                hint="merge and delete it, or give the task another branch"
-                return 1
-                ;;
-            esac
-            name=${name%/*}
-        done
-        case $refs in *"${newline}refs/heads/${x_branch[number]}/"*)
-            why="branches below '${x_branch[number]}/' are in the way of task ${x_name[number]}"
-            hint="merge and delete them, or give the task another branch"
-            return 1
-            ;;
-        esac
-        if [ -e "${x_worktree[number]}" ] || [ -L "${x_worktree[number]}" ]; then
-            why="the worktree ${x_worktree[number]} of task ${x_name[number]} exists already"
-            hint="remove it with \`git worktree remove\`, or set worktree_root"
-            return 1
-        fi
-        x_free[number]=1
     done
+}
+
+# Demands it of the tasks that run for certain, which are `x_free` then, and finds all bases.
+require_free() { # REFS
+    local number row lost='' taken='' until=${#x_row[@]}
+    # Its record says the base from now on.
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        [ "${x_status[number]}" != not-started ] || x_json[number]=''
+        row=${x_row[number]}
+        [ "${task_when[row]}${x_chosen[number]}" != -1 ] ||
+            [ -d "$run_dir/tasks/${x_name[number]}" ] || x_free[number]=1
+    done
+    some_blank=1
+    find_bases
+    if ((until)); then
+        taken=$(printf '%s\n' "${1:--}" '' "${x_free[@]:0:until}" '' "${x_branch[@]:0:until}" | find_taken)
+    fi
+    [ -z "$taken" ] || until=${taken%% *}
+    for ((number = 0; number < until; number++)); do
+        [ -e "$worktree_root" ] || break
+        ((x_free[number])) || continue
+        [ -e "${x_worktree[number]}" ] || [ -L "${x_worktree[number]}" ] || continue
+        why="the worktree ${x_worktree[number]} of task ${x_name[number]} exists already"
+        hint="remove it with \`git worktree remove\`, or set worktree_root"
+        return 1
+    done
+    case $taken in
+    *' at '*)
+        why="the branch '${taken#* at }' is in the way of task ${x_name[until]}"
+        hint="merge and delete it, or give the task another branch"
+        return 1
+        ;;
+    *' below')
+        why="branches below '${x_branch[until]}/' are in the way of task ${x_name[until]}"
+        hint="merge and delete them, or give the task another branch"
+        return 1
+        ;;
+    esac
+    [ -z "$lost" ] || { why="the base '$lost' is no commit of this repository" && return 1; }
+}
+
+# Prints the first of the branches that is in the way or has others below it, without regard to
+# case: its place, and `at` what, or `below`. It reads refs, which tasks count, and their branches,
+# an empty line between them.
+find_taken() {
+    LC_ALL=C awk '
+    $0 == "" { part++; next }
+    part == 0 {
+        name = tolower(substr($0, 12))
+        refs[name]
+        while (sub("/[^/]*$", "", name)) below[name]
+    }
+    part == 1 { counts[tasks++] = $0 }
+    part == 2 && counts[place++] && !found {
+        name = $0
+        do {
+            if (tolower(name) in refs) found = (place - 1) " at " name
+        } while (!found && sub("/[^/]*$", "", name))
+        if (!found && tolower($0) in below) found = (place - 1) " below"
+    }
+    END { if (found) print found }'
 }
 
 # Finds what a task iterates over: the lines of a file, or those that a command prints.
@@ -2597,45 +2683,34 @@ items_job() { # COMMAND LOG
 
 # Records the plan as it was resolved.
 write_plan() {
-    local number made rows='' place id values='' all_digests='' folders=() files=()
+    local number row made rows='' place id values='' owns after changelog known words=()
+    make_folders && hash_prompts || return 1
     for ((number = 0; number < ${#x_row[@]}; number++)); do
-        folders+=("$run_dir/tasks/${x_name[number]}")
-        files+=("$run_dir/.prompts/$number")
-        if ((${#folders[@]} == 200 || number == ${#x_row[@]} - 1)); then
-            mkdir -p -- "$run_dir/.prompts" "${folders[@]}" || return 1
-            for ((place = number + 1 - ${#folders[@]}; place <= number; place++)); do
-                use_task "$place"
-                fill "$t_prompt"
-                { printf '%s' "$answer" >"$run_dir/.prompts/$place"; } 2>/dev/null || return 1
-            done
-            hash_files "${files[@]}" || return 1
-            all_digests+=$digests
-            folders=() files=()
+        row=${x_row[number]}
+        owns='[]' after='[]' changelog=null answer=null
+        if [ "${task_owns[row]}${task_changelog[row]}${x_has_item[number]}" != --0 ]; then
+            use_task "$number"
+            texts_json "$t_owns"
+            owns=$answer
+            text_or_null "$t_changelog"
+            changelog=$answer answer=null
+            ((!item_known)) || json_string "$item"
         fi
+        known=$answer
+        if [ -n "${x_after[number]}" ]; then
+            set --
+            for id in ${x_after[number]}; do set -- "$@" "\"${x_name[id]}\""; done
+            json_list 3 "$@"
+            after=$answer
+        fi
+        words+=("${x_name[number]}" "$row" "$known" "${x_branch_json[number]}"
+            "${x_worktree_json[number]}" "${x_base[number]}" "$owns" "$after" "$changelog"
+            "${task_estimate[row]/#-/null}" "${prompt_digest[number]:-${digest[task_prompt[row]]-}}")
     done
-    rm -rf -- "$run_dir/.prompts"
-    for ((number = 0; number < ${#x_row[@]}; number++)); do
-        use_task "$number"
-        made="{$newline   \"name\": \"${x_name[number]}\",$newline   \"number\": ${x_row[number]},"
-        answer=null
-        ((!item_known)) || json_string "$item"
-        made+="$newline   \"item\": $answer,"
-        json_string "${x_branch[number]}"
-        made+="$newline   \"branch\": $answer,"
-        json_string "${x_worktree[number]}"
-        made+="$newline   \"worktree\": $answer,$newline   \"base\": \"${x_base[number]}\","
-        texts_json "$t_owns"
-        made+="$newline   \"owns\": $answer,"
-        set --
-        for id in ${x_after[number]}; do set -- "$@" "\"${x_name[id]}\""; done
-        json_list 3 "$@"
-        made+="$newline   \"depends_on\": $answer,"
-        text_or_null "$t_changelog"
-        made+="$newline   \"changelog\": $answer,"
-        made+="$newline   \"estimate_minutes\": ${t_estimate/#-/null},"
-        rows+="${rows:+,}$newline  $made$newline   \"prompt_sha256\": \"${all_digests%%"$newline"*}\"$newline  }"
-        all_digests=${all_digests#*"$newline"}
-    done
+    made='"name": "%s",N"number": %s,N"item": %s,N"branch": %s,N"worktree": %s,N"base": "%s",N"owns": %s,N"depends_on": %s,N"changelog": %s,N"estimate_minutes": %s,N"prompt_sha256": "%s"'
+    # shellcheck disable=SC2059 # the format is a record
+    ((!${#words[@]})) || printf -v rows ",$newline  {$newline   ${made//,N/,$newline   }$newline  }" "${words[@]}"
+    rows=${rows#,}
     use_no_task
     json_string "$plan_run_name"
     made="{$newline \"schema\": 1,$newline \"plan_sha256\": \"$plan_sha256\",$newline \"run_id\": \"$run_id\",$newline \"run_name\": $answer,"
@@ -2664,6 +2739,39 @@ write_plan() {
     done
     made+="$newline \"variables\": {${values:+$values$newline }},"
     write_file "$run_dir/plan.json" "$made$newline \"tasks\": [${rows:+$rows$newline }]$newline}$newline"
+}
+
+# Makes the folders of all tasks.
+make_folders() {
+    local place
+    for ((place = 0; place < ${#x_name[@]}; place += 500)); do
+        set -- "${x_name[@]:place:500}"
+        mkdir -p -- "${@/#/$run_dir/tasks/}" || return 1
+    done
+}
+
+# Sets `prompt_digest` to the SHA-256 of prompts with placeholders; others stand in the plan.
+hash_prompts() {
+    local number row asked=() files=() out place=0
+    prompt_digest=()
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        row=${x_row[number]}
+        [ -z "${digest[task_prompt[row]]-}" ] || continue
+        use_task "$number"
+        fill "$t_prompt"
+        ((${#asked[@]})) || mkdir -p -- "$run_dir/.prompts" || return 1
+        asked+=("$number") files+=("$run_dir/.prompts/$number")
+        { printf '%s' "$answer" >"$run_dir/.prompts/$number"; } 2>/dev/null || return 1
+    done
+    ((${#asked[@]})) || return 0
+    for ((number = 0; number < ${#files[@]}; number += 500)); do
+        hash_files "${files[@]:number:500}" || return 1
+        for out in $digests; do
+            prompt_digest[asked[place]]=$out
+            place=$((place + 1))
+        done
+    done
+    rm -rf -- "$run_dir/.prompts"
 }
 
 # Answers a JSON list of texts of the plan.
@@ -2804,7 +2912,6 @@ load_run() {
         postflight_json=(${h_json[@]+"${h_json[@]}"})
         note_done postflight
     fi
-    name_rows
     items_of=() items_known=()
     if read_record "$run_dir/plan.json"; then
         kept=$answer
@@ -2869,11 +2976,8 @@ read_results() {
 # Turns what is still said to run into `interrupted`. Ends the runner when another process works
 # on one of the run's tasks.
 interrupt_dead() { # END
-    local number things=()
-    for ((number = 0; number < ${#x_row[@]}; number++)); do
-        things+=("task $run_id/${x_name[number]}")
-    done
-    ((!${#things[@]})) || must_claim "${things[@]}"
+    local number
+    ((!${#x_name[@]})) || must_claim "${x_name[@]/#/task $run_id/}"
     if (($1)); then
         find_unended
         end_old_jobs
@@ -2918,38 +3022,31 @@ fail_task() { # STATUS REASON
     return 1
 }
 
-# The job of a task.
+# The job of a task, whose record was begun by the coordinator.
 task_job() { # NUMBER
-    local number=$1 folder=$run_dir/tasks/${x_name[$1]} began word known='' torn
+    local number=$1 folder=$run_dir/tasks/${x_name[$1]} word known='' torn
     use_task "$number"
     this_task=${x_name[number]}
     ! read_record "$folder/result.json" || known=$answer
-    [ -d "$folder" ] || mkdir -p -- "$folder"
     count_events "$folder/events.jsonl"
     exec 5>>"$folder/events.jsonl" || exit 1
     [ -z "$torn" ] || printf '\n' >&5
     export TASK=$this_task WORKTREE=${x_worktree[number]}
     ((!item_known)) || export PLAN_item=$item
-    start_record "$number"
-    clock
-    began=$now
-    at "$now"
-    r_status=running r_started=$answer
-    ((!x_agent_started[number])) || r_agent_started=true
     place_mark=$folder place_folder=$root place_log=$folder/when.log
     verdict=0
     [ "$t_when" = - ] || ((x_agent_started[number])) || decide "$t_when"
     case $verdict in
     0)
         job_event started task - '{}'
-        # The record comes before the branch: a branch without one is not this task's.
-        if save_task "$folder" && do_task "$number" "$folder" "$known"; then :; fi
+        # What an earlier try recorded must not be taken for the end of this one.
+        if { [ -z "$known" ] || save_task "$folder"; } && do_task "$number" "$folder" "$known"; then :; fi
         ;;
     1) r_status=skipped r_reason='its condition does not hold' ;;
     2) r_status=failed r_reason=$why ;;
     esac
     clock
-    seconds_between "$began" "$now"
+    seconds_between "${x_began[number]}" "$now"
     r_seconds=$answer
     at "$now"
     r_ended=$answer
@@ -2963,11 +3060,15 @@ task_job() { # NUMBER
     json_optional "${r_reason:0:2000}"
     job_event "$word" task - "{\"status\": \"$r_status\", \"reason\": $answer}"
     make_record
-    if kill -0 "$$" && write_file "$folder/result.json" "$answer$newline"; then
+    kill -0 "$$" || exit 1
+    if { printf '%s\n' "$answer" >"$folder/.result"; } 2>/dev/null; then
+        # The coordinator waits for the end of this process before it reads the record.
         tell "over|$this_job|done"
-    else
-        tell "over|$this_job|$write_error"
+        exec mv -f -- "$folder/.result" "$folder/result.json" 3>&- 5>&-
     fi
+    write_error=$({ printf '%s\n' "$answer" >"$folder/.result"; } 2>&1)
+    rm -f -- "$folder/.result"
+    tell "over|$this_job|${write_error##*: }"
 }
 
 # Writes the record of a running task; a task whose record cannot be kept does not go on.
@@ -3083,17 +3184,17 @@ after_setup() { # NUMBER FOLDER
 # shellcheck disable=SC2016 # another shell's
 agent_shell='trap '"'exit 143'"' TERM INT HUP
 exec 3>&2 2>/dev/null
-(umask 077 && : >"$0/.agent-started") || exit 126
-(exec "$@" 2>&3 3>&-)
+umask 077
+: >"$0/.agent-started" || exit 126
+(umask "$1" && shift && exec "$@" 2>&3 3>&-)
 code=$?
-(umask 077 && echo "$code" >"$0/.agent-exit")
+echo "$code" >"$0/.agent-exit"
 exit "$code"
 '
 
 # Runs a task's agent to its end. Sets `status` and r_code.
 run_agent() { # NUMBER FOLDER PROMPT LOG
     local number=$1 folder=$2 log=$4 word stdin=/dev/null path=$PATH
-    tell "say|$this_job|$this_task|agent started"
     job_event started agent - '{}'
     if [ -e "$folder/.agent-started" ]; then rm -f -- "$folder/.agent-started" "$folder/.agent-exit"; fi
     save_task "$folder" || return
@@ -3113,7 +3214,7 @@ run_agent() { # NUMBER FOLDER PROMPT LOG
     fi
     mark_log "$log"
     run_program "$a_ms" "$folder" "${x_worktree[number]}" "$stdin" "$log" \
-        sh -c "$agent_shell" "$folder" "${argv[@]}"
+        sh -c "$agent_shell" "$folder" "$caller_umask" "${argv[@]}"
     agent_words=()
     status=$outcome
     r_code=$code
@@ -3385,7 +3486,7 @@ collect() { # NUMBER STAMP
     fi
     sort_paths ${left[@]+"${left[@]}"}
     r_left=(${sorted[@]+"${sorted[@]}"})
-    sort_paths ${committed[@]+"${committed[@]}"} ${left[@]+"${left[@]}"}
+    ((!${#committed[@]})) || sort_paths "${committed[@]}" ${left[@]+"${left[@]}"}
     r_files=(${sorted[@]+"${sorted[@]}"})
     if [ "$t_owns" != - ] && ((${#r_files[@]})); then
         out=$head path=$branch
@@ -3461,6 +3562,7 @@ order_tasks() {
     local number other
     waiting=() dependants=() ready=()
     for ((number = 0; number < ${#x_row[@]}; number++)); do
+        [ -n "${x_after[number]}" ] || { ready+=("$number") && continue; }
         waiting[number]=0
         for other in ${x_after[number]}; do
             waiting[number]=$((waiting[number] + 1))
@@ -3490,7 +3592,9 @@ run_tasks() {
     order_tasks
     running=0 no_more=''
     for ((number = 0; number < ${#x_row[@]}; number++)); do
-        if [ "$plan_on_failure" = stop ] && stands "$number" && ! is_well "$number"; then
+        [ "$plan_on_failure" = stop ] || break
+        [ "${x_status[number]}" != not-started ] || continue
+        if stands "$number" && ! is_well "$number"; then
             is_in "$number" ${rerun_words[@]+"${rerun_words[@]}"} || no_more='an earlier task failed'
         fi
     done
@@ -3525,23 +3629,24 @@ run_tasks() {
 }
 
 begin_task() { # NUMBER
+    local folder=$run_dir/tasks/${x_name[$1]}
     running=$((running + 1)) has_run=1
+    [ -d "$folder" ] || mkdir -p -- "$folder"
     start_record "$1"
-    r_status=running
     clock
     at "$now"
-    r_started=$answer
+    r_status=running r_started=$answer
     ((!x_agent_started[$1])) || r_agent_started=true
     make_record
-    x_status[$1]=running
-    x_began[$1]=$now
-    [ -d "$run_dir/tasks/${x_name[$1]}" ] || mkdir -p -- "$run_dir/tasks/${x_name[$1]}"
-    keep_record "$1" "$answer"
+    x_status[$1]=running x_began[$1]=$now
+    as_row "$answer"
+    x_json[$1]=$answer
     dirty=1
-    start_job "$1" task_job "$1"
     # A job lives on when its coordinator is killed: a run that goes on ends it by this.
+    { printf '%s\n' "$r_started" >"$folder/.job"; } 2>/dev/null
+    start_job "$1" task_job "$1"
     process_start "${job_pid[last_job]}"
-    { printf '%s\n%s\n' "${job_pid[last_job]}" "$answer" >"$run_dir/tasks/${x_name[$1]}/.job"; } 2>/dev/null
+    { printf '%s\n%s\n' "${job_pid[last_job]}" "$answer" >>"$folder/.job"; } 2>/dev/null
 }
 
 # Whether a task is started now; if not, its record says why, or stands as it was.
@@ -3576,8 +3681,7 @@ is_to_be_run() { # NUMBER
     reason=${reason:-$no_more}
     [ -n "$reason" ] || return 0
     [ "${x_status[$1]}" = not-started ] || return 1
-    x_reason[$1]=$reason
-    blank_record "$1"
+    x_reason[$1]=$reason x_json[$1]='' some_blank=1
     return 1
 }
 
@@ -3588,9 +3692,9 @@ task_over() { # NUMBER done|lost|unwritten
         read_result "$1"
     elif [ "$2" = lost ]; then
         end_tree "AGENT_WORKERS_RUN=$run_dir/tasks/${x_name[$1]}" exact
+        read_result "$1"
         start_record "$1"
         r_status=failed r_reason='the process that ran it was killed'
-        read_result "$1" || true
         r_agent_started=false
         ((!x_agent_started[$1])) || r_agent_started=true
         make_record
@@ -3598,7 +3702,7 @@ task_over() { # NUMBER done|lost|unwritten
     else
         write_error=$2
         x_status[$1]=failed x_reason[$1]="its record cannot be written: $2"
-        blank_record "$1"
+        x_json[$1]='' some_blank=1
         records_failed "$run_dir/tasks/${x_name[$1]}"
     fi
     say "${x_name[$1]}" "${x_status[$1]}" "${x_reason[$1]}"
@@ -3656,9 +3760,10 @@ explain() { # NUMBER
             break
         done
     fi
-    blank_record "$1"
+    x_json[$1]='' some_blank=1
     json_string "${x_reason[$1]}"
-    make_event cancelled task "${x_name[$1]}" - "{\"status\": \"not-started\", \"reason\": $answer}"
+    clock
+    make_event "$now" cancelled task "${x_name[$1]}" - "{\"status\": \"not-started\", \"reason\": $answer}"
     put_event "$answer"
 }
 
@@ -4110,8 +4215,7 @@ print_task() { # NUMBER
 
 print_dry_run() {
     local row path number
-    name_rows
-    for ((row = 0; row < ${#task[@]}; row++)); do
+    for ((row = 0; row < ${#task_name[@]}; row++)); do
         take_row "$row"
         case $t_each in
         file:*)
@@ -4193,7 +4297,6 @@ phase_gate() {
 
 phase_task() { # NAME
     local name=$1 number other code=0
-    name_rows
     expand || die 2 "$why"
     list_names
     ((is_dynamic)) || require_task "$name"
@@ -4292,11 +4395,7 @@ phase_status() {
         [ "${x_status[number]}" != running ] || stale=1
     done
     if ((stale)) && claim "run $run_id"; then
-        local things=()
-        for ((number = 0; number < ${#x_row[@]}; number++)); do
-            things+=("task $run_id/${x_name[number]}")
-        done
-        if ((!${#things[@]})) || claim "${things[@]}"; then
+        if ((!${#x_name[@]})) || claim "${x_name[@]/#/task $run_id/}"; then
             load_run
             whole=1
             open_events
