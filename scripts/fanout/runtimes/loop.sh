@@ -148,6 +148,12 @@ at() { # MICROSECONDS
 }
 dated_second='' dated=''
 
+# Answers the time that it is, as records state it; sets `now`.
+stamp() {
+    clock
+    at "$now"
+}
+
 # Answers the seconds from one time to another.
 seconds_between() { # FROM TO
     local spent=$((($2 - $1) / 1000))
@@ -212,6 +218,12 @@ absolute() { # PATH FOLDER
         esac
     done
     answer=${made:-/}
+}
+
+# Answers a path; a relative one counts from the repository's root.
+rooted() { # PATH
+    answer=$1
+    [ "${1:0:1}" = / ] || answer=$root/$1
 }
 
 is_name() { # WORD
@@ -444,6 +456,17 @@ json_get() { # RECORD KEY
     esac
 }
 
+# Sets variables to scalars of a record's own level.
+get_all() { # RECORD KEY VARIABLE...
+    local from=$1
+    shift
+    while (($#)); do
+        json_get "$from" "$1"
+        printf -v "$2" %s "$answer"
+        shift 2
+    done
+}
+
 # Answers a record with a scalar of its own level replaced.
 json_set() { # RECORD KEY VALUE
     local before behind rest
@@ -464,6 +487,10 @@ read_file() { # PATH
     [ -r "$1" ] && [ -f "$1" ] || return 1
     IFS= read -r -d '' answer <"$1"
     answer=${answer%"$newline"}
+}
+
+make_folder() { # PATH
+    [ -d "$1" ] || mkdir -p -- "$1"
 }
 
 # Sets `answer` to a record; ends the runner when it is damaged, fails when there is none.
@@ -1234,7 +1261,7 @@ boot_id=''
 # not see each other, both withdraw and begin anew.
 claim() { # THING...
     local folder=$common/agent-workers/locks/runs token lines until
-    [ -d "$folder" ] || mkdir -p -- "$folder" || die 1 "cannot make $folder"
+    make_folder "$folder" || die 1 "cannot make $folder"
     process_start "$my_pid"
     printf -v lines 'claim %s\n' "$@"
     lines="host $host${newline}pid $my_pid${newline}started $answer$newline$lines"
@@ -1505,8 +1532,8 @@ run_step() { # COMMAND PHASE MARK FOLDER LOG [DATE_OF_FILE]
 prove_artifact() { # TEXT DATE_OF_FILE
     local path size
     fill "$1"
+    rooted "$answer"
     path=$answer
-    [ "${path:0:1}" = / ] || path=$root/$path
     s_status=failed
     if [ ! -e "$path" ]; then
         s_reason="its artifact $path is missing: No such file or directory"
@@ -1555,8 +1582,7 @@ prove_check() { # COMMAND LOG
 # Marks in a log that it was begun again.
 mark_log() { # LOG
     [ -e "$1" ] || return 0
-    clock
-    at "$now"
+    stamp
     { printf -- '--- %s again\n' "$answer" >>"$1"; } 2>/dev/null
 }
 
@@ -1579,7 +1605,7 @@ run_list() { # LIST PHASE FOLDER_NAME SAVE
         if [ "${h_status[place]}" != passed ]; then
             command_clear "$id"
             clear=$answer name=$c_name
-            [ -d "$run_dir/$3" ] || mkdir -p -- "$run_dir/$3" || records_failed "$run_dir/$3"
+            make_folder "$run_dir/$3" || records_failed "$run_dir/$3"
             say "$3 $name" started
             step_json "$name" "$clear" running '' 0 '' ''
             h_json[place]=$answer
@@ -1591,21 +1617,16 @@ run_list() { # LIST PHASE FOLDER_NAME SAVE
             elif [ -z "$step_report" ]; then
                 step_report='failed|||||its process was killed'
             fi
-            cut_report
-            status=$field
-            cut_report
-            code=$field
-            cut_report
-            seconds=$field
-            cut_report
-            log=$field
-            cut_report
-            artifact=$field reason=$step_report
+            local IFS='|'
+            # shellcheck disable=SC2086 # fields
+            set -- "$1" "$2" "$3" "$4" $step_report
+            status=$5 code=${6-} seconds=${7-} log=${8-} artifact=${9-} reason="${*:10}"
+            IFS=$' \t\n'
             if [ -n "$artifact" ]; then
                 take_command "$id"
                 fill "$c_artifact"
+                rooted "$answer"
                 path=$answer
-                [ "${path:0:1}" = / ] || path=$root/$path
                 json_string "$path"
                 artifact="{$newline  \"path\": $answer,$newline  \"size\": ${artifact% *},$newline  \"sha256\": \"${artifact#* }\"$newline }"
             elif [ "$2" = backup ]; then
@@ -1627,12 +1648,6 @@ run_list() { # LIST PHASE FOLDER_NAME SAVE
         fi
         place=$((place + 1))
     done
-}
-
-# Takes the first field off the report of a step.
-cut_report() {
-    field=${step_report%%|*}
-    step_report=${step_report#*|}
 }
 
 # Fills h_json, h_name and h_status with steps that have not run.
@@ -1764,8 +1779,7 @@ locate() {
     elif ((is_dry)); then
         run_id="$plan_run_name-<time>"
     else
-        clock
-        at "$now"
+        stamp
         out=${answer//[:-]/}
         run_id=$plan_run_name-${out%.*}Z
     fi
@@ -2055,6 +2069,17 @@ is_well() { # NUMBER
     esac
 }
 
+# Answers what a task waits for in vain, empty when there is nothing.
+find_unwell() { # NUMBER
+    local other
+    answer=''
+    for other in ${x_after[$1]}; do
+        is_well "$other" && continue
+        answer="it depends on ${x_name[other]}, which is ${x_status[other]}"
+        return
+    done
+}
+
 is_well_or_left_out() { # NUMBER
     [ "${x_status[$1]}" = skipped ] || is_well "$1"
 }
@@ -2202,19 +2227,13 @@ as_row() { # RECORD
 
 # Keeps a task's record and what else is told of it.
 take_result() { # NUMBER RECORD
-    local rest
+    local rest status reason seconds started
     as_row "$2"
     x_json[$1]=$answer
-    json_get "$2" status
-    x_status[$1]=$answer
-    json_get "$2" reason
-    x_reason[$1]=$answer
-    json_get "$2" seconds
-    x_seconds[$1]=$answer
-    x_agent_started[$1]=0
-    json_get "$2" agent_started
-    [ "$answer" != true ] || x_agent_started[$1]=1
-    x_left[$1]=1
+    get_all "$2" status status reason reason seconds seconds agent_started started
+    x_status[$1]=$status x_reason[$1]=$reason x_seconds[$1]=$seconds
+    x_agent_started[$1]=0 x_left[$1]=1
+    [ "$started" != true ] || x_agent_started[$1]=1
     json_raw "$2" uncommitted
     [ "$answer" != '[]' ] || x_left[$1]=0
     json_raw "$2" files_changed
@@ -2245,7 +2264,7 @@ begun_record() { # NUMBER
 # Writes a task's record that the coordinator has changed.
 put_result() { # NUMBER RECORD
     local folder=$run_dir/tasks/${x_name[$1]}
-    [ -d "$folder" ] || mkdir -p -- "$folder"
+    make_folder "$folder"
     write_file "$folder/result.json" "$2$newline" || records_failed "$folder/result.json"
     take_result "$1" "$2"
 }
@@ -2282,8 +2301,7 @@ task_interrupted() { # NUMBER REASON
     json_string "$2"
     json_set "$record" reason "$answer"
     record=$answer
-    clock
-    at "$now"
+    stamp
     json_set "$record" ended_at "\"$answer\""
     record=$answer
     [ "$2" != interrupted ] || add_changes "$1"
@@ -2296,7 +2314,7 @@ task_interrupted() { # NUMBER REASON
 # Appends an event to a task's log, and in a whole run to the run's.
 put_task_event() { # NUMBER EVENT
     local folder=$run_dir/tasks/${x_name[$1]} torn kept=$sequence
-    [ -d "$folder" ] || mkdir -p -- "$folder"
+    make_folder "$folder"
     count_events "$folder/events.jsonl"
     { printf '%s{"schema": 1, "seq": %d, %s\n' "${torn:+$newline}" $((sequence + 1)) "$2" \
         >>"$folder/events.jsonl"; } 2>/dev/null || records_failed "$folder/events.jsonl"
@@ -2347,8 +2365,7 @@ new_run_state() {
     started_parts='' done_parts=$newline finished_at='' has_run=0
     base_commit='' integration='' run_ended='' preflight_json=() backup_json=() postflight_json=()
     passed_backups=''
-    clock
-    at "$now"
+    stamp
     run_started=$answer
 }
 
@@ -2394,7 +2411,7 @@ exclude_runs() {
     case $newline$answer$newline in
     *"$newline/.worker-runs/$newline"* | *"$newline.worker-runs/$newline"*) return ;;
     esac
-    [ -d "$common/info" ] || mkdir -p -- "$common/info"
+    make_folder "$common/info"
     (
         umask "$caller_umask"
         printf '%s/.worker-runs/\n' "${answer:+$newline}" >>"$path"
@@ -2412,8 +2429,7 @@ run_gate() {
     # Base and items are found out once.
     [ ! -e "$run_dir/plan.json" ] || fixed=1
     use_no_task
-    clock
-    at "$now"
+    stamp
     gate_status=running gate_reason='' gate_started=$answer gate_ended='' passed_backups='' hint=''
     { : >"$run_dir/.gate"; } 2>/dev/null || records_failed "$run_dir/.gate"
     kept_list "$plan_backups" "$lost" ${backup_json[@]+"${backup_json[@]}"}
@@ -2428,8 +2444,7 @@ run_gate() {
     place=$?
     rm -f -- "$run_dir/.gate"
     use_no_task
-    clock
-    at "$now"
+    stamp
     gate_ended=$answer
     if ((place != 0)) || [ -n "$interrupted" ]; then
         gate_status=gate-refused gate_reason=$why
@@ -2485,8 +2500,8 @@ find_lost() {
         case " $passed_backups" in *" $c_name "*) ;; *) continue ;; esac
         [ "$c_artifact" != - ] || continue
         fill "$c_artifact"
+        rooted "$answer"
         path=$answer
-        [ "${path:0:1}" = / ] || path=$root/$path
         if [ ! -f "$path" ] || [ ! -s "$path" ] || [ "$run_dir/.started" -nt "$path" ]; then lost+="$c_name "; fi
     done
 }
@@ -2625,15 +2640,15 @@ read_items() { # ROW FOR_EACH
     use_no_task
     if [ "${2%%:*}" = file ]; then
         fill "${2#file:}"
+        rooted "$answer"
         path=$answer
-        [ "${path:0:1}" = / ] || path=$root/$path
         if [ ! -r "$path" ] || [ -d "$path" ]; then
             why="for_each: cannot read $path"
             return 1
         fi
         what="the file $path"
     else
-        [ -d "$run_dir/preflight" ] || mkdir -p -- "$run_dir/preflight"
+        make_folder "$run_dir/preflight"
         printf -v number '%02d' $(($1 + 1))
         log=$run_dir/preflight/for-each-$number.log
         path=$log
@@ -2840,11 +2855,7 @@ find_changes() {
 
 # Whether RERUN names a task, by its name or the plan's.
 is_in_rerun() { # NUMBER
-    local word
-    for word in ${rerun_words[@]+"${rerun_words[@]}"}; do
-        ! is_named "$1" "$word" || return 0
-    done
-    return 1
+    is_in "$1" ${rerun_words[@]+"${rerun_words[@]}"}
 }
 
 # Demands the plan that the run was started with; unless strict, steps and tasks that have not had
@@ -2871,14 +2882,8 @@ load_run() {
     new_run_state
     if read_record "$run_dir/gate.json"; then
         manifest=$answer
-        json_get "$manifest" status
-        gate_status=$answer
-        json_get "$manifest" reason
-        gate_reason=$answer
-        json_get "$manifest" started_at
-        gate_started=$answer
-        json_get "$manifest" ended_at
-        gate_ended=$answer
+        get_all "$manifest" status gate_status reason gate_reason started_at gate_started \
+            ended_at gate_ended
         json_raw "$manifest" parts
         started_parts=${answer#"[$newline  \""}
         started_parts=${started_parts%"\"$newline ]"}
@@ -2896,18 +2901,9 @@ load_run() {
         json_get "$manifest" repo
         [ "$answer" = "$root" ] || die 2 "the run '$run_id' is one of the repository $answer" \
             "run this there, or give another LOG_ROOT"
-        json_get "$manifest" started_at
-        run_started=$answer
-        json_get "$manifest" integration_branch
-        integration=$answer
-        json_get "$manifest" base
-        base_commit=$answer
-        json_get "$manifest" status
-        run_status=$answer
-        json_get "$manifest" exit_code
-        run_code=$answer
-        json_get "$manifest" ended_at
-        run_ended=$answer finished_at=$answer
+        get_all "$manifest" started_at run_started integration_branch integration \
+            base base_commit status run_status exit_code run_code ended_at run_ended
+        finished_at=$run_ended
         read_list "$manifest" postflight
         postflight_json=(${h_json[@]+"${h_json[@]}"})
         note_done postflight
@@ -2915,10 +2911,7 @@ load_run() {
     items_of=() items_known=()
     if read_record "$run_dir/plan.json"; then
         kept=$answer
-        json_get "$kept" base_commit
-        base_commit=$answer
-        json_get "$kept" integration_branch
-        integration=$answer
+        get_all "$kept" base_commit base_commit integration_branch integration
         # The values that the gate saw hold for the whole run.
         for ((place = 0; place < ${#variable_name[@]}; place++)); do
             cut "$kept" "$newline  \"${variable_name[place]}\": "
@@ -3099,28 +3092,20 @@ do_task() { # NUMBER FOLDER KNOWN
     local number=$1 folder=$2 known=$3 prompt log word status='' stamp='' ended=-1
     if [ -n "$known" ] && ((x_agent_started[number])); then
         json_get "$known" status
-        if [ "$answer" = interrupted ] && ! is_in "$number" ${rerun_words[@]+"${rerun_words[@]}"}; then
+        if [ "$answer" = interrupted ] && ! is_in_rerun "$number"; then
             agent_end "$number"
             ended=${answer:--1}
         fi
     fi
-    local id
-    for word in setup verify; do
-        id=$t_setup
-        [ "$word" = setup ] || id=$t_verify
-        new_list "$id"
-        if [ "$word" = setup ]; then
-            r_setup=(${h_json[@]+"${h_json[@]}"})
-        else
-            r_verify=(${h_json[@]+"${h_json[@]}"})
-        fi
-    done
+    new_list "$t_verify"
+    r_verify=(${h_json[@]+"${h_json[@]}"})
+    new_list "$t_setup"
     if [ -n "$known" ] && [ -d "${x_worktree[number]}" ]; then
         read_list "$known" setup
         # shellcheck disable=SC2090 # records
         kept_list "$t_setup" '' ${h_json[@]+"${h_json[@]}"}
-        r_setup=(${h_json[@]+"${h_json[@]}"})
     fi
+    r_setup=(${h_json[@]+"${h_json[@]}"})
     fill "$t_prompt"
     prompt=$answer
     { printf '%s' "$prompt" >"$folder/prompt.md"; } 2>/dev/null ||
@@ -3256,8 +3241,8 @@ make_worktree() { # NUMBER KNOWN
         [ -e "$admin/index" ] || check_out "$1"
         return
     fi
-    [ -d "$worktree_root" ] || mkdir -p -- "$worktree_root"
-    [ -d "$common/agent-workers/locks" ] || mkdir -p -- "$common/agent-workers/locks"
+    make_folder "$worktree_root"
+    make_folder "$common/agent-workers/locks"
     add_worktree "$1" "$2" || return
     IFS= read -r admin <"$tree/.git"
     admin=${admin#gitdir: }
@@ -3595,7 +3580,7 @@ run_tasks() {
         [ "$plan_on_failure" = stop ] || break
         [ "${x_status[number]}" != not-started ] || continue
         if stands "$number" && ! is_well "$number"; then
-            is_in "$number" ${rerun_words[@]+"${rerun_words[@]}"} || no_more='an earlier task failed'
+            is_in_rerun "$number" || no_more='an earlier task failed'
         fi
     done
     in_tasks=1
@@ -3631,10 +3616,9 @@ run_tasks() {
 begin_task() { # NUMBER
     local folder=$run_dir/tasks/${x_name[$1]}
     running=$((running + 1)) has_run=1
-    [ -d "$folder" ] || mkdir -p -- "$folder"
+    make_folder "$folder"
     start_record "$1"
-    clock
-    at "$now"
+    stamp
     r_status=running r_started=$answer
     ((!x_agent_started[$1])) || r_agent_started=true
     make_record
@@ -3649,7 +3633,6 @@ begin_task() { # NUMBER
     { printf '%s\n%s\n' "${job_pid[last_job]}" "$answer" >>"$folder/.job"; } 2>/dev/null
 }
 
-# Whether a task is started now; if not, its record says why, or stands as it was.
 # Whether a task's record stands: it is well, or its agent is not started again unasked.
 stands() { # NUMBER
     is_well "$1" && return 0
@@ -3661,8 +3644,8 @@ stands() { # NUMBER
     [ -z "$answer" ]
 }
 
+# Whether a task is started now; if not, its record says why, or stands as it was.
 is_to_be_run() { # NUMBER
-    local other reason=''
     if ((!x_chosen[$1])); then
         if [ ! -e "$run_dir/tasks/${x_name[$1]}/result.json" ]; then
             start_record "$1"
@@ -3672,16 +3655,12 @@ is_to_be_run() { # NUMBER
         fi
         return 1
     fi
-    if ! is_in "$1" ${rerun_words[@]+"${rerun_words[@]}"} && stands "$1"; then return 1; fi
-    for other in ${x_after[$1]}; do
-        is_well "$other" && continue
-        reason="it depends on ${x_name[other]}, which is ${x_status[other]}"
-        break
-    done
-    reason=${reason:-$no_more}
-    [ -n "$reason" ] || return 0
+    if ! is_in_rerun "$1" && stands "$1"; then return 1; fi
+    find_unwell "$1"
+    answer=${answer:-$no_more}
+    [ -n "$answer" ] || return 0
     [ "${x_status[$1]}" = not-started ] || return 1
-    x_reason[$1]=$reason x_json[$1]='' some_blank=1
+    x_reason[$1]=$answer x_json[$1]='' some_blank=1
     return 1
 }
 
@@ -3727,8 +3706,7 @@ finish_run() {
     use_no_task
     run_postflight "$well" || well=0
     choose_verdict "$well"
-    clock
-    at "$now"
+    stamp
     run_ended=$answer
     ((!merge)) || merge_events
     forget_notes
@@ -3751,14 +3729,9 @@ finish_run() {
 
 # Says why a task was not started.
 explain() { # NUMBER
-    local other
     if [ -z "${x_reason[$1]}" ]; then
-        x_reason[$1]='the run ended before it'
-        for other in ${x_after[$1]}; do
-            is_well "$other" && continue
-            x_reason[$1]="it depends on ${x_name[other]}, which is ${x_status[other]}"
-            break
-        done
+        find_unwell "$1"
+        x_reason[$1]=${answer:-the run ended before it}
     fi
     x_json[$1]='' some_blank=1
     json_string "${x_reason[$1]}"
@@ -3940,18 +3913,9 @@ next_commands() {
         [ "${x_status[number]}" != passed ] || merge+="${merge:+$newline}$at_root merge --no-ff $name"
         clean+="${clean:+$newline}$at_root worktree remove $tree$newline$at_root branch -d $name"
     done
-    if [ -n "$review" ]; then
-        next_titles+=("Review")
-        next_blocks+=("$review")
-    fi
-    if [ -n "$commit" ]; then
-        next_titles+=("Commit what agents left uncommitted")
-        next_blocks+=("$commit")
-    fi
-    if [ -n "$merge" ]; then
-        next_titles+=("Merge what was reviewed")
-        next_blocks+=("$merge")
-    fi
+    add_next Review "$review"
+    add_next "Commit what agents left uncommitted" "$commit"
+    add_next "Merge what was reviewed" "$merge"
     case $run_status in
     passed | running) ;;
     *)
@@ -3963,18 +3927,18 @@ next_commands() {
         tree=$answer
         absolute "$0" "$PWD"
         quote_word "$answer"
-        next_titles+=("Resume")
-        next_blocks+=("cd $tree && RESUME=1 RUN_ID=$run_id $logs$answer")
-        if [ -n "$again" ]; then
-            next_titles+=("Start agents again, after a look at their worktrees")
-            next_blocks+=("cd $tree && RESUME=1 RERUN=$again RUN_ID=$run_id $logs$answer")
-        fi
+        add_next Resume "cd $tree && RESUME=1 RUN_ID=$run_id $logs$answer"
+        add_next "Start agents again, after a look at their worktrees" \
+            "${again:+cd $tree && RESUME=1 RERUN=$again RUN_ID=$run_id $logs$answer}"
         ;;
     esac
-    if [ -n "$clean" ]; then
-        next_titles+=("Clean up what was merged")
-        next_blocks+=("$clean")
-    fi
+    add_next "Clean up what was merged" "$clean"
+}
+
+add_next() { # TITLE COMMANDS
+    [ -n "$2" ] || return 0
+    next_titles+=("$1")
+    next_blocks+=("$2")
 }
 
 write_report() {
@@ -4220,8 +4184,8 @@ print_dry_run() {
         case $t_each in
         file:*)
             fill "${t_each#file:}"
+            rooted "$answer"
             path=$answer
-            [ "${path:0:1}" = / ] || path=$root/$path
             [ -e "$path" ] || continue
             read_items "$row" "$t_each" || die 3 "$why"
             ;;
@@ -4287,8 +4251,7 @@ phase_gate() {
         leave 0
     fi
     choose_verdict 0
-    clock
-    at "$now"
+    stamp
     run_ended=$answer
     save_manifest
     put_error "$why" "$hint"
@@ -4296,7 +4259,7 @@ phase_gate() {
 }
 
 phase_task() { # NAME
-    local name=$1 number other code=0
+    local name=$1 number code=0
     expand || die 2 "$why"
     list_names
     ((is_dynamic)) || require_task "$name"
@@ -4311,7 +4274,7 @@ phase_task() { # NAME
         is_named "$number" "$name" || continue
         must_claim "task $run_id/${x_name[number]}" "branch ${x_branch[number]}"
         take_up "$number"
-        if ! is_in "$number" ${rerun_words[@]+"${rerun_words[@]}"}; then
+        if ! is_in_rerun "$number"; then
             if is_well "$number"; then
                 printf '%s: %s already\n' "${x_name[number]}" "${x_status[number]}"
                 continue
@@ -4320,11 +4283,9 @@ phase_task() { # NAME
                 die 3 "the agent of ${x_name[number]} had started already (${x_status[number]})" \
                     "RERUN=${x_name[number]} runs it again"
         fi
-        for other in ${x_after[number]}; do
-            is_well "$other" ||
-                die 3 "${x_name[number]} depends on ${x_name[other]}, which is ${x_status[other]}"
-        done
-        [ -d "$run_dir/tasks/${x_name[number]}" ] || mkdir -p -- "$run_dir/tasks/${x_name[number]}"
+        find_unwell "$number"
+        [ -z "$answer" ] || die 3 "${x_name[number]}${answer#it}"
+        make_folder "$run_dir/tasks/${x_name[number]}"
         start_jobs "$run_dir/tasks/${x_name[number]}"
         say "${x_name[number]}" started
         running=0
