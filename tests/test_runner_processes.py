@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -103,6 +104,16 @@ def test_a_time_limit_ends_the_whole_tree_of_an_agent(runner: Runner) -> None:
     assert {e["task"] for e in runner.events() if e["event"] == "timed_out"} == set(words)
     assert not runner.leftovers()
     assert claims(runner) == []
+
+
+def test_a_time_that_is_over_does_not_end_what_records_it(runner: Runner) -> None:
+    """The signal of a time limit may come when the job is writing its record already."""
+    real = shutil.which("mv")
+    runner.script("mv", 'case $* in *"/.result "*) kill -USR1 $$ ;; esac\nexec "$REAL" "$@"\n')
+    runner.plan(task("one", "sleep 913\n"), agent={"cli": "sh", "timeout_seconds": 0.5})
+    runner.ends(1, REAL=real)
+    assert runner.statuses() == {"one": "timed-out"}
+    assert runner.manifest["status"] == "failed"
 
 
 def test_time_limits_of_commands(runner: Runner) -> None:

@@ -789,13 +789,13 @@ members() { # MARK exact|prefix ROOT...
 # Ends processes: those in the groups of the roots, their descendants, all that carry the mark.
 # TERM, KILL after a grace, then checked; answers the pids that are still alive.
 end_tree() { # MARK exact|prefix ROOT...
-    local known=' ' signalled signal patience until quiet one
+    local known=' ' signalled signal patience until quiet one pause
     for signal in TERM KILL; do
         patience=3000000
         [ "$signal" = TERM ] || patience=2000000
         clock
         until=$((now + patience))
-        signalled=' ' quiet=0
+        signalled=' ' quiet=0 pause=20
         while ((quiet < 2 && now < until)); do
             members "$@"
             quiet=$((quiet + 1))
@@ -806,7 +806,14 @@ end_tree() { # MARK exact|prefix ROOT...
                 signalled+="$one "
                 kill "-$signal" "${one%:*}" 2>/dev/null
             done
-            ((quiet == 2)) || sleep 0.02
+            # A look costs several processes: those that take their time are not looked at all the time.
+            if ((quiet == 0)); then
+                printf -v one '0.%03d' "$pause"
+                sleep "$one"
+                pause=$((pause < 150 ? pause * 3 / 2 : 200))
+            elif ((quiet == 1)); then
+                sleep 0.02
+            fi
             clock
         done
         if ((quiet == 2)); then
@@ -845,6 +852,8 @@ run_program() { # MILLISECONDS MARK FOLDER STDIN LOG WORD...
     clock
     local began=$now until=$((now + ms * 1000))
     tell "deadline|$this_job|$until"
+    # Only here, where something is waited for: see be_job.
+    trap 'alarmed=1' USR1
     set -m
     (become "$@") &
     pid=$!
@@ -862,6 +871,7 @@ run_program() { # MILLISECONDS MARK FOLDER STDIN LOG WORD...
             break
         fi
     done
+    trap '' USR1
     if [ -n "$outcome" ] || kill -0 -- "-$pid" || is_marked "$mark" "$pid" "$began"; then
         if ! end_tree "$mark" exact "$pid"; then
             outcome=lost code=''
@@ -954,9 +964,11 @@ start_job() { # TASK|- FUNCTION WORD...
 ticker='' interrupted=''
 
 be_job() { # FUNCTION WORD...
-    this_job=$last_job alarmed=0 my_claims=()
-    trap 'alarmed=1' USR1
+    this_job=$last_job my_claims=()
     trap - INT TERM HUP QUIT
+    # The coordinator repeats what it says of a time that is over as long as the job is there: it must
+    # not end what the job becomes, nor what the job is writing.
+    trap '' USR1
     exec 4>&- </dev/null 2>/dev/null
     "$@"
 }
@@ -1077,11 +1089,19 @@ job_over() { # JOB HOW
     live_jobs=$made
     job_deadline[$1]=0
     over_how=$2
-    # A signal ends the first wait.
-    if ! { wait "${job_pid[$1]}" || wait "${job_pid[$1]}"; } 2>/dev/null && [ "$2" = "done" ]; then
-        over_how='mv failed'
-    fi
+    if ! wait_for "${job_pid[$1]}" && [ "$2" = "done" ]; then over_how='mv failed'; fi
     [ "${job_task[$1]}" = - ] || task_over "${job_task[$1]}" "$over_how"
+}
+
+# Waits for the end of a job; fails when it failed. A signal ends a wait, and not the job.
+wait_for() { # PID
+    local code tries
+    for ((tries = 0; tries < 100; tries++)); do
+        wait "$1" 2>/dev/null
+        code=$?
+        if ((code <= 128)) || ! kill -0 "$1" 2>/dev/null; then break; fi
+    done
+    return "$code"
 }
 
 # Sets `unended` to where an agent would note its end that has not; being ended is no end.
@@ -3293,6 +3313,7 @@ become_git() { # FOLDER WORD...
     local folder=$1
     shift
     umask "$caller_umask"
+    trap - USR1
     export GIT_OPTIONAL_LOCKS=0 LC_ALL=C AGENT_WORKERS_RUN=$run_dir/git
     # In a worktree that has lost its .git, git must not find a repository above it.
     [ "$folder" = "$root" ] || export GIT_CEILING_DIRECTORIES=${folder%/*}
@@ -3453,6 +3474,7 @@ collect() { # NUMBER STAMP
             fi
             if ! out=$(
                 umask "$caller_umask"
+                trap - USR1
                 printf '%s\0' "${left[@]}" | git -c core.fsmonitor=false -c gc.auto=0 -c maintenance.auto=false \
                     -c core.hooksPath=/dev/null -C "${x_worktree[$1]}" --literal-pathspecs "${@:3}" \
                     --pathspec-from-file=- --pathspec-file-nul 2>&1 3>&- 5>&-
