@@ -116,6 +116,17 @@ def test_a_time_that_is_over_does_not_end_what_records_it(runner: Runner) -> Non
     assert runner.manifest["status"] == "failed"
 
 
+@pytest.mark.skipif(shutil.which("taskset") is None, reason="no taskset to have one processor")
+def test_an_exit_code_that_is_lost_beside_a_signal_is_none(world: World) -> None:
+    """Bash loses it when a program ends in the moment in which a signal ends the wait for it."""
+    runner = Runner(world, "bash")
+    ends = {"run": "kill -USR1 $PPID; exit 3", "timeout_seconds": 0.001}
+    runner.plan(*(task(f"t{number}", setup=[ends]) for number in range(24)), max_parallel=4)
+    runner.ends(1, limit="taskset -cp 0 $$ >/dev/null")
+    reasons = {row["reason"].partition(": ")[2] for row in runner.tasks().values()}
+    assert reasons <= {"timed out after 0.001 s", "exit code 3"}
+
+
 def test_time_limits_of_commands(runner: Runner) -> None:
     long = {"timeout_seconds": 0.5, "run": "echo begun; (setsid sleep 910 &) ; sleep 911"}
     runner.plan(

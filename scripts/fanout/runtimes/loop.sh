@@ -862,7 +862,7 @@ run_program() { # MILLISECONDS MARK FOLDER STDIN LOG WORD...
     while :; do
         wait "$pid"
         code=$?
-        ((alarmed)) || break
+        if ((!alarmed || code <= 128)); then break; fi
         alarmed=0
         clock
         if ((now >= until)) && kill -0 "$pid"; then
@@ -872,6 +872,11 @@ run_program() { # MILLISECONDS MARK FOLDER STDIN LOG WORD...
         fi
     done
     trap '' USR1
+    # Of a program that ends in the moment in which a signal ends the wait, bash may lose the code.
+    if ((code < 0 || code > 255)); then
+        outcome=timed-out code=''
+        if ((now < until)); then outcome=lost why='its exit code was lost'; fi
+    fi
     if [ -n "$outcome" ] || kill -0 -- "-$pid" || is_marked "$mark" "$pid" "$began"; then
         if ! end_tree "$mark" exact "$pid"; then
             outcome=lost code=''
@@ -1089,19 +1094,22 @@ job_over() { # JOB HOW
     live_jobs=$made
     job_deadline[$1]=0
     over_how=$2
-    if ! wait_for "${job_pid[$1]}" && [ "$2" = "done" ]; then over_how='mv failed'; fi
-    [ "${job_task[$1]}" = - ] || task_over "${job_task[$1]}" "$over_how"
+    wait_for "${job_pid[$1]}"
+    [ "${job_task[$1]}" != - ] || return 0
+    # The job became `mv`, which has taken the record to its place if all is well.
+    if [ "$2" = "done" ] && [ -e "$run_dir/tasks/${x_name[job_task[$1]]}/.result" ]; then
+        over_how='mv failed'
+    fi
+    task_over "${job_task[$1]}" "$over_how"
 }
 
-# Waits for the end of a job; fails when it failed. A signal ends a wait, and not the job.
+# Waits for the end of a job: a signal ends a wait, and not the job.
 wait_for() { # PID
-    local code tries
+    local tries
     for ((tries = 0; tries < 100; tries++)); do
-        wait "$1" 2>/dev/null
-        code=$?
-        if ((code <= 128)) || ! kill -0 "$1" 2>/dev/null; then break; fi
-    done
-    return "$code"
+        wait "$1"
+        if (($? <= 128)) || ! kill -0 "$1"; then break; fi
+    done 2>/dev/null
 }
 
 # Sets `unended` to where an agent would note its end that has not; being ended is no end.
