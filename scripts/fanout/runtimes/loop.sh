@@ -1068,6 +1068,10 @@ take_report() { # LINE
         read_result "${job_task[job]}"
         dirty=1
         ;;
+    agent)
+        agent_has_started "${job_task[job]}" "$rest"
+        dirty=1
+        ;;
     step) step_report=$rest ;;
     over) job_over "$job" "$rest" ;;
     esac
@@ -2154,10 +2158,24 @@ save_postflight() {
     save_manifest
 }
 
+# Writes the manifest unless that was done a moment ago: with many short tasks it costs more than they
+# do. Each task has its own record as well, from which a run goes on.
+save_manifest_soon() {
+    clock
+    if ((now - saved_at >= 250000 || now < saved_at)); then
+        save_manifest
+    elif [ "$tick" = 1 ]; then
+        tick=0.25
+    fi
+}
+saved_at=0
+
 save_manifest() {
     local made number rows=''
     ((whole)) || return 0
     dirty=0
+    clock
+    saved_at=$now
     json_string "$run_id"
     made="{$newline \"schema\": 1,$newline \"run_id\": $answer,"
     json_string "$plan_run_name"
@@ -2281,11 +2299,28 @@ read_result() { # NUMBER
     take_result "$1" "$answer"
 }
 
+# Puts into the manifest's row of a task that its agent was started.
+agent_has_started() { # NUMBER LOG_JSON
+    local row=${x_json[$1]}
+    x_agent_started[$1]=1
+    row=${row/'"agent_started": false'/'"agent_started": true'}
+    x_json[$1]=${row/'"log": null,'/"\"log\": $2,"}
+}
+
 # Answers the record of a task that was begun and has not written any.
 begun_record() { # NUMBER
+    local folder=$run_dir/tasks/${x_name[$1]}
     start_record "$1"
     r_status=running
-    { IFS= read -r r_started <"$run_dir/tasks/${x_name[$1]}/.job"; } 2>/dev/null
+    { IFS= read -r r_started <"$folder/.job"; } 2>/dev/null
+    if [ -e "$folder/.agent-started" ]; then
+        use_task "$1"
+        r_agent_started=true
+        new_list "$t_verify"
+        r_verify=(${h_json[@]+"${h_json[@]}"})
+        fill "$a_log_name"
+        r_log=tasks/${x_name[$1]}/$answer
+    fi
     make_record
 }
 
@@ -3210,7 +3245,14 @@ run_agent() { # NUMBER FOLDER PROMPT LOG
     local number=$1 folder=$2 log=$4 word stdin=/dev/null path=$PATH
     job_event started agent - '{}'
     if [ -e "$folder/.agent-started" ]; then rm -f -- "$folder/.agent-started" "$folder/.agent-exit"; fi
-    save_task "$folder" || return
+    # Where no record stands yet, that the agent was started is seen from what it leaves itself.
+    if [ -e "$folder/result.json" ]; then
+        save_task "$folder" || return
+    else
+        kill -0 "$$" 2>/dev/null || exit 1
+        json_string "$r_log"
+        tell "agent|$this_job|$answer"
+    fi
     [ "$a_prompt_mode" != stdin ] || stdin=$folder/prompt.md
     agent_words=()
     listed "$a_env"
@@ -3633,7 +3675,7 @@ run_tasks() {
             fi
         done
         if ((running)); then
-            if ((dirty)); then save_manifest; fi
+            ((!dirty)) || save_manifest_soon
             turn
             if [ -n "$trouble" ] && [ -n "$live_jobs" ]; then stop_jobs; fi
             [ -n "$live_jobs" ] || running=0
