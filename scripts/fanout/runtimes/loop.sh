@@ -703,7 +703,7 @@ find_marked() { # MARK exact|prefix
 # Whether a process that was started after PID, at a time, carries a mark. Where there is no /proc
 # only groups are looked at.
 is_marked() { # MARK PID TIME
-    local pid load last word
+    local pid load last word words
     [ -r /proc/self/stat ] || return 1
     # proc(5): the last word is the youngest process. Within a second numbers do not come around.
     IFS= read -r load </proc/loadavg
@@ -716,6 +716,12 @@ is_marked() { # MARK PID TIME
     fi
     for ((pid = $2 + 1; pid <= last; pid++)); do
         [ -r "/proc/$pid/environ" ] || continue
+        # All at once, without what parts the words: reading them one by one is dear.
+        if ((bash_version >= 5)); then
+            words=''
+            IFS= read -r -N 4000000 words <"/proc/$pid/environ"
+            case $words in *"$1"*) ;; *) continue ;; esac
+        fi
         while IFS= read -r -d '' word; do
             [ "$word" != "$1" ] || return 0
         done <"/proc/$pid/environ"
@@ -4087,11 +4093,11 @@ print_table() {
     done
 }
 
+# Prints how the run went, and what the report says to do next.
 print_summary() {
     local place title
     print_table
     printf 'report: %s\n' "$run_dir/REPORT.md"
-    next_commands
     for ((place = 0; place < ${#next_titles[@]}; place++)); do
         case ${next_titles[place]} in
         R*) title=r${next_titles[place]#R} ;;
