@@ -39,7 +39,7 @@ def test_help_has_purpose_example_and_exit_codes_and_its_examples_parse(
     assert examples
     for example in examples:
         words = shlex.split(example)
-        assert integrate_workers.parse(words).verb == words[0]
+        assert integrate_workers.FRAME.parse(words).verb == words[0]
         assert not verb or words[0] == verb
 
 
@@ -60,7 +60,7 @@ def test_the_rest_of_the_verbs_is_as_documented() -> None:
     assert words <= integrate_workers.VERBS.keys()
     for word in words - {"undo", "reject", "approve"}:
         for more in (["--run", "r"], ["--branch", "b", "--branch", "c", "--base", "m"], ["n"]):
-            options = integrate_workers.parse([word, *more, "--repo", "/", "--json"])
+            options = integrate_workers.FRAME.parse([word, *more, "--repo", "/", "--json"])
             assert (options.repo, options.json) == ("/", True)
 
 

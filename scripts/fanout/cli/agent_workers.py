@@ -5,31 +5,34 @@ from __future__ import annotations
 import argparse
 import os
 
-from fanout.cli.common import EPILOG, Parser, glue_values, run_command
+from fanout.cli.common import Frame, Parser, glue_values, run_command, seconds
 from fanout.output import Answer
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
 PROG = "agent_workers.py"
-VERBS = frozenset(
-    [
-        "spawn",
-        "status",
-        "capture",
-        "send",
-        "attach",
-        "stop",
-        "cleanup",
-        "doctor",
-        "event",
-        "wait",
-        "events",
-        "resume",
-    ]
-)
+# Each verb's purpose and an example.
+VERBS = {
+    "spawn": (
+        "start a worker, or one for each prompt in a folder",
+        'spawn docs --prompt "Describe the API in docs/api.md"',
+    ),
+    "status": ("show what the workers are doing", "status --json"),
+    "capture": ("show the last lines that an agent printed", "capture docs --lines 50"),
+    "send": ("give a running agent a follow-up prompt", 'send docs --prompt "Also cover errors"'),
+    "attach": ("watch an agent in its terminal", "attach docs --print"),
+    "stop": ("end agents; worktrees, branches and records stay", "stop docs api-tests"),
+    "wait": (
+        "wait until jobs have ended, by what the agents report",
+        "wait docs api-tests --timeout 1800",
+    ),
+    "events": ("show what happened to a worker", "events docs --limit 20"),
+    "resume": (
+        "start the agent of a worker again",
+        'resume docs --prompt "Go on with the second module"',
+    ),
+    "cleanup": ("remove workers whose work is safe elsewhere", "cleanup docs --branch-delete"),
+    "doctor": ("check that everything is there; changes nothing", "doctor --agent-cli codex"),
+    "event": ("report from inside a worker's worktree", "event completed --message 'tests pass'"),
+}
 # The values of these options are free text: `--agent-args "--yolo"`, `--prompt "--help"`.
 TEXTS = frozenset(
     [
@@ -82,53 +85,38 @@ EXAMPLES = """examples:
 
 def main(argv: list[str]) -> int:
     """Run the command; returns its exit code."""
-    return run_command(PROG, glue_values(argv, TEXTS, OTHERS), parse, dispatch, VERBS)
+    return run_command(PROG, glue_values(argv, TEXTS, OTHERS), FRAME.parse, dispatch, VERBS)
 
 
 # --- Parser ---------------------------------------------------------------------------------
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
-    """The options of a call."""
-    if argv and argv[0] in VERBS:
-        # The parsers of the other verbs cost milliseconds.
-        return verb_parser(argv[0]).parse_args(argv[1:], argparse.Namespace(verb=argv[0]))
-    return build_parser().parse_args(argv)
-
-
-def build_parser() -> Parser:
-    """The parser of all verbs."""
-    parser = Parser(
-        prog=PROG,
-        description="Run CLI agents in parallel, each in its own git worktree and tmux session.",
-        epilog=EXAMPLES + EPILOG,
-    )
-    # Without `prog` argparse would format the usage, which imports shutil.
-    verbs = parser.add_subparsers(
-        dest="verb", required=True, metavar="VERB", parser_class=Parser, prog=PROG
-    )
-    for name, (purpose, example, add_options) in verb_table().items():
-        made = verbs.add_parser(name, help=purpose, **verb_words(purpose, example))
-        add_common(made)
-        add_options(made)
-    return parser
-
-
-def verb_parser(name: str) -> Parser:
-    """The parser of one verb's options."""
-    purpose, example, add_options = verb_table()[name]
-    parser = Parser(prog=f"{PROG} {name}", **verb_words(purpose, example))
+def add_options(verb: str, parser: Parser) -> None:
+    """The options of one verb."""
     add_common(parser)
-    add_options(parser)
-    return parser
+    {
+        "spawn": add_spawn,
+        "status": add_status,
+        "capture": add_capture,
+        "send": add_send,
+        "attach": add_attach,
+        "stop": add_stop,
+        "wait": add_wait,
+        "events": add_events,
+        "resume": add_resume,
+        "cleanup": add_cleanup,
+        "doctor": add_harness_options,
+        "event": add_event,
+    }[verb](parser)
 
 
-def verb_words(purpose: str, example: str) -> dict[str, Any]:
-    """What the help of a verb says before and after its options."""
-    return {
-        "description": purpose[0].upper() + purpose[1:] + ".",
-        "epilog": f"example:\n  {PROG} {example}\n\n{EPILOG}",
-    }
+FRAME = Frame(
+    PROG,
+    "Run CLI agents in parallel, each in its own git worktree and tmux session.",
+    EXAMPLES,
+    VERBS,
+    add_options,
+)
 
 
 def add_common(parser: Parser) -> None:
@@ -141,60 +129,6 @@ def add_common(parser: Parser) -> None:
         help="the tmux server for new workers (default: one per repository)",
     )
     parser.add_argument("--json", action="store_true", help="answer as JSON")
-
-
-def verb_table() -> dict[str, tuple[str, str, Callable[[Parser], None]]]:
-    """Each verb's purpose, an example, and what adds its options."""
-    return {
-        "spawn": (
-            "start a worker, or one for each prompt in a folder",
-            'spawn docs --prompt "Describe the API in docs/api.md"',
-            add_spawn,
-        ),
-        "status": ("show what the workers are doing", "status --json", add_status),
-        "capture": (
-            "show the last lines that an agent printed",
-            "capture docs --lines 50",
-            add_capture,
-        ),
-        "send": (
-            "give a running agent a follow-up prompt",
-            'send docs --prompt "Also cover errors"',
-            add_send,
-        ),
-        "attach": ("watch an agent in its terminal", "attach docs --print", add_attach),
-        "stop": (
-            "end agents; worktrees, branches and records stay",
-            "stop docs api-tests",
-            add_stop,
-        ),
-        "wait": (
-            "wait until jobs have ended, by what the agents report",
-            "wait docs api-tests --timeout 1800",
-            add_wait,
-        ),
-        "events": ("show what happened to a worker", "events docs --limit 20", add_events),
-        "resume": (
-            "start the agent of a worker again",
-            'resume docs --prompt "Go on with the second module"',
-            add_resume,
-        ),
-        "cleanup": (
-            "remove workers whose work is safe elsewhere",
-            "cleanup docs --branch-delete",
-            add_cleanup,
-        ),
-        "doctor": (
-            "check that everything is there; changes nothing",
-            "doctor --agent-cli codex",
-            add_harness_options,
-        ),
-        "event": (
-            "report from inside a worker's worktree",
-            "event completed --message 'tests pass'",
-            add_event,
-        ),
-    }
 
 
 def add_harness_options(parser: Parser) -> None:
@@ -418,14 +352,6 @@ def add_event(parser: Parser) -> None:
     )
     parser.add_argument("--message", default="", metavar="TEXT")
     parser.add_argument("--data", default="", metavar="JSON", help="an object with further facts")
-
-
-def seconds(word: str) -> float:
-    """A duration in seconds."""
-    value = float(word)
-    if not 0 <= value <= 1_000_000:
-        raise ValueError(word)
-    return value
 
 
 def line_count(word: str) -> int:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 
+from fanout.cli.common import command_line
 from fanout.errors import usage
 
 TYPE_CHECKING = False
@@ -14,9 +13,6 @@ if TYPE_CHECKING:
     from fanout.git import Repository
 
 PROG = "integrate_workers.py"
-ENTRY = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), PROG
-)
 
 
 def choice_of(options: argparse.Namespace, names: list[str]) -> Choice:
@@ -42,6 +38,4 @@ def only_one(repo: Repository, options: argparse.Namespace) -> tuple[Choice, Can
 
 def own_command(repo: Repository, *words: str) -> str:
     """A command of this program that can be pasted."""
-    from fanout.workers import quote_for_bash
-
-    return " ".join(map(quote_for_bash, [sys.executable, ENTRY, *words, "--repo", repo.place]))
+    return command_line(PROG, repo, *words)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from fanout.errors import ExitCode, Interrupted, SkillError, exit_code_table, usage
+from fanout.fields import NamedTuple
 from fanout.output import Answer, open_standard_streams, print_answer, say, shorten, write_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, NoReturn
+
+    from fanout.git import Repository
 
 SIGNALS = {
     signal.SIGINT: ExitCode.INTERRUPTED,
@@ -23,6 +27,7 @@ SIGNALS = {
 # For each of its words argparse would look for translations on the disk: there are none of ours.
 setattr(argparse, "_", str)  # noqa: B010 - its type is not told
 EPILOG = "exit codes:\n" + exit_code_table()
+SCRIPTS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROMPT_BYTES = 40_000_000
 HELP_WIDTH = 96
 
@@ -46,6 +51,68 @@ class Parser(argparse.ArgumentParser):
     def print_help(self, file: Any = None) -> None:  # noqa: ARG002 - argparse's signature
         """Print the help; a reader that went away is not an error."""
         write_out(self.format_help())
+
+
+class Frame(NamedTuple):
+    """A command of verbs.
+
+    `verbs` holds the purpose of each and an example; `add_options` adds the options of one.
+    """
+
+    prog: str
+    description: str
+    examples: str
+    verbs: dict[str, tuple[str, str]]
+    add_options: Callable[[str, Parser], None]
+
+    def parse(self, argv: list[str]) -> argparse.Namespace:
+        """The options of a call."""
+        if argv and argv[0] in self.verbs:
+            # The parsers of the other verbs cost milliseconds.
+            parser = Parser(prog=f"{self.prog} {argv[0]}", **self.words(argv[0]))
+            self.add_options(argv[0], parser)
+            return parser.parse_args(argv[1:], argparse.Namespace(verb=argv[0]))
+        parser = Parser(prog=self.prog, description=self.description, epilog=self.examples + EPILOG)
+        # Without `prog` argparse would format the usage, which imports shutil.
+        parsers = parser.add_subparsers(
+            dest="verb", required=True, metavar="VERB", parser_class=Parser, prog=self.prog
+        )
+        for verb, (purpose, _) in self.verbs.items():
+            made = parsers.add_parser(verb, help=purpose, **self.words(verb))
+            self.add_options(verb, made)
+        return parser.parse_args(argv)
+
+    def words(self, verb: str) -> dict[str, Any]:
+        """What the help of a verb says before and after its options."""
+        purpose, example = self.verbs[verb]
+        return {
+            "description": purpose[0].upper() + purpose[1:] + ".",
+            "epilog": f"example:\n  {self.prog} {example}\n\n{EPILOG}",
+        }
+
+
+def seconds(word: str) -> float:
+    """A duration in seconds."""
+    value = float(word)
+    if not 0 <= value <= 1_000_000:
+        raise ValueError(word)
+    return value
+
+
+def positive(word: str) -> float:
+    """A duration in seconds that is not zero."""
+    value = seconds(word)
+    if value == 0:
+        raise ValueError(word)
+    return value
+
+
+def command_line(prog: str, repo: Repository, *words: str) -> str:
+    """A command of one of these programs that can be pasted."""
+    from fanout.workers import quote_for_bash
+
+    entry = os.path.join(SCRIPTS, prog)
+    return " ".join(map(quote_for_bash, [sys.executable, entry, *words, "--repo", repo.place]))
 
 
 def glue_values(argv: list[str], texts: frozenset[str], others: frozenset[str]) -> list[str]:
@@ -101,7 +168,7 @@ def run_command(
     argv: list[str],
     parse: Callable[[list[str]], argparse.Namespace],
     dispatch: Callable[[argparse.Namespace], Answer],
-    verbs: frozenset[str] = frozenset(),
+    verbs: Collection[str] = (),
 ) -> int:
     """Parse, run and answer; the only place where errors become exit codes."""
     open_standard_streams()

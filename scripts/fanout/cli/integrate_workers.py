@@ -6,14 +6,13 @@ import argparse
 import contextlib
 
 from fanout.cli.choosing import PROG
-from fanout.cli.common import EPILOG, Parser, glue_values, run_command
+from fanout.cli.common import Frame, Parser, glue_values, run_command
 from fanout.errors import SkillError
 from fanout.output import Answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from typing import Any
 
     from fanout.git import Repository
 
@@ -76,53 +75,28 @@ EXAMPLES = """examples:
 
 def main(argv: list[str]) -> int:
     """Run the command; returns its exit code."""
-    return run_command(PROG, glue_values(argv, TEXTS, OTHERS), parse, dispatch, frozenset(VERBS))
+    return run_command(PROG, glue_values(argv, TEXTS, OTHERS), parse, dispatch, VERBS)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options of a call."""
-    if argv and argv[0] == "merge":
-        with merge_fields():
-            return verb_parser("merge").parse_args(argv[1:], argparse.Namespace(verb="merge"))
-    if argv and argv[0] in VERBS:
-        # The parsers of the other verbs cost milliseconds.
-        return verb_parser(argv[0]).parse_args(argv[1:], argparse.Namespace(verb=argv[0]))
-    return build_parser().parse_args(argv)
+    with merge_fields() if argv[:1] == ["merge"] else contextlib.nullcontext():
+        return FRAME.parse(argv)
 
 
-def build_parser() -> Parser:
-    """The parser of all verbs."""
-    parser = Parser(
-        prog=PROG,
-        description="Bring the work of parallel agents back: looked at, tested and merged.",
-        epilog=EXAMPLES + EPILOG,
-    )
-    # Without `prog` argparse would format the usage, which imports shutil.
-    verbs = parser.add_subparsers(
-        dest="verb", required=True, metavar="VERB", parser_class=Parser, prog=PROG
-    )
-    for name, (purpose, _) in VERBS.items():
-        made = verbs.add_parser(name, help=purpose, **verb_words(name))
-        add_common(made)
-        verb_of(name)[0](made)
-    return parser
-
-
-def verb_parser(name: str) -> Parser:
-    """The parser of one verb's options."""
-    parser = Parser(prog=f"{PROG} {name}", **verb_words(name))
+def add_options(verb: str, parser: Parser) -> None:
+    """The options of one verb."""
     add_common(parser)
-    verb_of(name)[0](parser)
-    return parser
+    verb_of(verb)[0](parser)
 
 
-def verb_words(name: str) -> dict[str, Any]:
-    """What the help of a verb says before and after its options."""
-    purpose, example = VERBS[name]
-    return {
-        "description": purpose[0].upper() + purpose[1:] + ".",
-        "epilog": f"example:\n  {PROG} {example}\n\n{EPILOG}",
-    }
+FRAME = Frame(
+    PROG,
+    "Bring the work of parallel agents back: looked at, tested and merged.",
+    EXAMPLES,
+    VERBS,
+    add_options,
+)
 
 
 def add_common(parser: Parser) -> None:

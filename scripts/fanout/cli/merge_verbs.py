@@ -6,6 +6,7 @@ import argparse
 import os
 
 from fanout.cli.choosing import choice_of, own_command
+from fanout.cli.common import positive
 from fanout.errors import ExitCode, SkillError, missing, refused, usage
 from fanout.output import Answer, next_action, path_list, path_text, plain_text, say, shorten
 
@@ -115,14 +116,6 @@ def add_status(parser: Parser) -> None:
     """The options of `status`."""
     add_names(parser)
     add_into(parser)
-
-
-def positive(word: str) -> float:
-    """A duration in seconds."""
-    value = float(word)
-    if not 0 < value <= 1_000_000:
-        raise ValueError(word)
-    return value
 
 
 # --- Choosing -------------------------------------------------------------------------------

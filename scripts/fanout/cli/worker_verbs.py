@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from fanout.cli.common import read_prompt, warn
+from fanout.cli.common import command_line, read_prompt, warn
 from fanout.errors import ExitCode, SkillError, refused, usage, worst
 from fanout.output import Answer, next_action, shorten
 
@@ -22,16 +22,11 @@ if TYPE_CHECKING:
     from fanout.worktrees import Status
 
 PROG = "agent_workers.py"
-ENTRY = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), PROG
-)
 
 
 def own_command(repo: Repository, *words: str) -> str:
     """A command of this program that can be pasted."""
-    from fanout.workers import quote
-
-    return " ".join(map(quote, [sys.executable, ENTRY, *words, "--repo", repo.place]))
+    return command_line(PROG, repo, *words)
 
 
 def event(options: argparse.Namespace) -> Answer:
