@@ -138,14 +138,16 @@ def folder_names(common_dir: str) -> list[str]:
 # --- Files ----------------------------------------------------------------------------------
 
 
-def write_file(path: str, content: bytes) -> None:
+def write_file(path: str, content: bytes, mode: int = 0o600) -> None:
     """Replace a file at once: written under another name, synced, renamed."""
     temporary = f"{path}.{os.getpid()}.{new_id()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
+            # Whatever the caller's umask is.
+            os.fchmod(descriptor, mode)
             os.fsync(file.fileno())
         os.rename(temporary, path)
     except BaseException:

@@ -6,6 +6,7 @@ import os
 import re
 
 from fanout import plan as plans
+from fanout import records
 from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
 from fanout.runtimes import loop
@@ -170,22 +171,10 @@ def write_runner(path: str, text: str) -> None:
             f"will not overwrite {path!r}: it is no runner that was rendered here",
             "give another --output, or move the file away",
         )
-    folder, name = os.path.split(os.path.abspath(path))
-    temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755)
+        records.write_file(os.path.realpath(path), text.encode("utf-8"), 0o755)
     except OSError as error:
         raise usage("output-unusable", f"cannot write {path!r}: {error.strerror}") from error
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(text.encode("utf-8"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o755)
-        os.rename(temporary, os.path.realpath(path))
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def read_existing(path: str) -> str | None:
