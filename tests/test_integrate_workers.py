@@ -64,6 +64,11 @@ def test_the_rest_of_the_verbs_is_as_documented() -> None:
             assert (options.repo, options.json) == ("/", True)
 
 
+def test_undo_takes_no_candidates_that_it_would_ignore(merges: Merges) -> None:
+    for words in (["--branch", "b"], ["--base", "main"], ["--run", "r"]):
+        assert merges.ends(2, "undo", *words).error["code"] == "usage"
+
+
 # --- A life ---------------------------------------------------------------------------------
 
 

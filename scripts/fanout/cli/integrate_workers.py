@@ -33,12 +33,12 @@ VERBS = {
         "reject docs --reason 'the tests are missing'",
     ),
     "merge": (
-        "merge what is approved, once the combined result passes its checks",
+        "merge what is approved, all or none, once the combined result passes its checks",
         "merge docs api --check 'make test'",
     ),
     "changelog": ("show the changelog entries found, missing and to be written", "changelog docs"),
     "report": ("say what is merged, what is not, and what comes next", "report --output REPORT.md"),
-    "undo": ("take an integration back", "undo"),
+    "undo": ("take an integration back: the newest, or the one that is named", "undo"),
     "status": ("show where each candidate stands", "status --json"),
 }
 # The values of these options are free text: `--note "--help"`.
@@ -86,22 +86,26 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def add_options(verb: str, parser: Parser) -> None:
     """The options of one verb."""
-    add_common(parser)
+    add_common(parser, verb)
     verb_of(verb)[0](parser)
 
 
 FRAME = Frame(
     PROG,
-    "Bring the work of parallel agents back: looked at, tested and merged.",
+    "Bring the work of parallel agents back: looked at, tested and merged.\n"
+    "The usual way is forecast, review, approve, merge. `VERB --help` shows its options.",
     EXAMPLES,
     VERBS,
     add_options,
 )
 
 
-def add_common(parser: Parser) -> None:
-    """The options of all verbs."""
+def add_common(parser: Parser, name: str) -> None:
+    """The options of all verbs, and those that choose candidates where it takes any."""
     parser.add_argument("--repo", default=".", metavar="DIR", help="the repository (default: here)")
+    parser.add_argument("--json", action="store_true", help="answer as JSON")
+    if name == "undo":
+        return
     parser.add_argument(
         "--run", default="", metavar="DIR", help="NAME is a task of this run (.worker-runs/ID)"
     )
@@ -110,12 +114,11 @@ def add_common(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="B",
-        help="this branch, in place of NAME (repeatable)",
+        help="a plain branch, in place of NAME (repeatable; needs --base)",
     )
     parser.add_argument(
         "--base", default="", metavar="REF", help="where the branches given by --branch started"
     )
-    parser.add_argument("--json", action="store_true", help="answer as JSON")
 
 
 def verb_of(

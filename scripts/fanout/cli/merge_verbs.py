@@ -29,15 +29,18 @@ SHOWN = 20_000
 # --- Options --------------------------------------------------------------------------------
 
 
-def add_names(parser: Parser) -> None:
+def add_names(parser: Parser, which: str = "workers (default: all that there are)") -> None:
     """Which candidates; --branch stands in their place."""
-    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=which)
 
 
 def add_into(parser: Parser) -> None:
     """Into which branch."""
     parser.add_argument(
-        "--into", default="", metavar="BRANCH", help="this branch, in place of the recorded one"
+        "--into",
+        default="",
+        metavar="BRANCH",
+        help="the integration branch (default: the one that is recorded)",
     )
 
 
@@ -49,14 +52,14 @@ def add_forecast(parser: Parser) -> None:
 
 def add_merge(parser: Parser) -> None:
     """The options of `merge`."""
-    add_names(parser)
+    add_names(parser, "the workers to merge")
     add_into(parser)
     parser.add_argument(
         "--check",
         action="append",
         default=[],
         metavar="CMD",
-        help="this must pass on the combined result, run by bash (repeatable)",
+        help="a command for bash that must pass on the combined result (repeatable)",
     )
     add_timeout(parser)
     parser.add_argument(
@@ -73,14 +76,14 @@ def add_merge(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="NAME=REASON",
-        help="this one needs no changelog entry (repeatable); the reason is reported",
+        help="NAME needs no changelog entry (repeatable); REASON is reported",
     )
     parser.add_argument(
         "--sign-timeout",
         type=positive,
         default=SIGN_TIMEOUT,
         metavar="S",
-        help="how long signing a commit may take, where commit.gpgSign is set (default: 30)",
+        help="how many seconds signing may take, where commit.gpgSign is set (default: 30)",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
 
@@ -92,7 +95,7 @@ def add_timeout(parser: Parser) -> None:
         type=positive,
         default=CHECK_TIMEOUT,
         metavar="S",
-        help=f"end a check after so long (default: {CHECK_TIMEOUT:g})",
+        help=f"end a check after so many seconds; it has failed (default: {CHECK_TIMEOUT:g})",
     )
 
 
@@ -100,13 +103,17 @@ def add_report(parser: Parser) -> None:
     """The options of `report`."""
     add_names(parser)
     add_into(parser)
-    parser.add_argument("--output", default="", metavar="FILE", help="write it there too")
+    parser.add_argument("--output", default="", metavar="FILE", help="write the report there too")
 
 
 def add_undo(parser: Parser) -> None:
     """The options of `undo`."""
     parser.add_argument(
-        "integration", nargs="?", default="", metavar="INTEGRATION-ID", help="default: the newest"
+        "integration",
+        nargs="?",
+        default="",
+        metavar="INTEGRATION-ID",
+        help="as `status` shows it (default: the newest)",
     )
     add_timeout(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
@@ -571,10 +578,8 @@ def undo(repo: Repository, options: argparse.Namespace) -> Answer:
 
 def add_changelog(parser: Parser) -> None:
     """The options of `changelog`."""
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument(
-        "--into", default="", metavar="BRANCH", help="this branch, in place of the recorded one"
-    )
+    add_names(parser)
+    add_into(parser)
 
 
 def changelog(repo: Repository, options: argparse.Namespace) -> Answer:

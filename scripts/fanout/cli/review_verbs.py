@@ -29,7 +29,7 @@ PATHS = 10
 
 def add_name(parser: Parser) -> None:
     """Which candidate; --branch stands in its place."""
-    parser.add_argument("name", nargs="?", default="", metavar="NAME")
+    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="a worker")
 
 
 def add_review(parser: Parser) -> None:
@@ -51,7 +51,7 @@ def add_collect(parser: Parser) -> None:
     """The options of `collect`."""
     add_name(parser)
     parser.add_argument(
-        "--message-file", metavar="F", help="what the commit's message says, beside who made it"
+        "--message-file", metavar="F", help="text for the commit's message, beside who made it"
     )
     parser.add_argument(
         "--only",
