@@ -188,7 +188,9 @@ def report_commands_work(runner: Runner) -> None:
     """Review, merge and clean, pasted into a shell somewhere else."""
     report = runner.log("REPORT.md").decode()
     blocks = re.findall(r"^```bash\n(.*?)^```", report, re.M | re.S)
-    pasted = [block for block in blocks if "RESUME=1" not in block]
+    # Approving takes a look first.
+    assert any(block.startswith("integrate_workers.py forecast ") for block in blocks)
+    pasted = [b for b in blocks if "RESUME=1" not in b and "integrate_workers.py" not in b]
     for words in ("merge --no-ff", "worktree remove", "branch -d", " diff ", " log ", " status"):
         assert any(words in block for block in pasted), (words, report)
     for block in pasted:

@@ -2276,6 +2276,26 @@ def condition_in_bash(run: Run, condition: dict[str, Any]) -> str:
     return "true" if holds(condition, place, os.devnull) else "false"
 
 
+def failed_logs(run: Run) -> list[str]:
+    """Where the logs are of steps and agents that did not end well, in the order of the run."""
+    rows: list[tuple[str, dict[str, Any]]] = []
+    for kind in ("preflight", "backups"):
+        rows += [(f"{kind} {step['name']}", step) for step in run.gate.get(kind, [])]
+    for task in run.tasks:
+        result = task.result
+        rows += [(f"task {task.name}, setup {s['name']}", s) for s in result.get("setup", [])]
+        rows.append((f"task {task.name}, agent", result))
+        rows += [(f"task {task.name}, verify {s['name']}", s) for s in result.get("verify", [])]
+    rows += [(f"postflight {step['name']}", step) for step in run.postflight]
+    found: list[str] = []
+    for what, row in rows:
+        log = row.get("log")
+        if log and row["status"] in ("failed", "timed-out", "interrupted"):
+            path = os.path.join(run.folder, log)
+            found += [f"- {what}: {path}"] if os.path.exists(path) else []
+    return found
+
+
 def report(run: Run) -> str:
     """The report: what happened, and the exact next commands."""
     lines = [f"# Run {run.id}: {run.status}", ""]
@@ -2286,6 +2306,8 @@ def report(run: Run) -> str:
         why = str(task.result.get("reason") or "").replace("|", "\\|").replace("\n", " ")
         count = len(task.result.get("files_changed", []))
         lines.append(f"| {task.name} | {task.status} | {task.branch} | {count} | {why} |")
+    logs = failed_logs(run)
+    lines += ["", "## Logs of what failed", "", *logs] if logs else []
     for title, commands in next_commands(run):
         lines += ["", f"## {title}", "", "```bash", *commands, "```"]
     return "\n".join(lines) + "\n"
@@ -2307,8 +2329,19 @@ def next_commands(run: Run) -> list[tuple[str, list[str]]]:
             "add --all", f"commit -m {quoted(t.name)}")]  # fmt: skip
         found.append(("Commit what agents left uncommitted", commit))
     if good:
+        where = f"--repo {quoted(run.root)} --run {quoted(run.folder)}"
+        names = " ".join(t.name for t in good)
+        merge = [f"integrate_workers.py forecast {names} {where}"]
+        for task in good:
+            commit = task.result["head"]
+            if task.result["uncommitted"]:
+                commit = f'"$(git -C {quoted(task.worktree)} rev-parse HEAD)"'
+            merge.append(f"integrate_workers.py review {task.name} {where}")
+            merge.append(f"integrate_workers.py approve {task.name} --commit {commit} {where}")
+        merge.append(f"integrate_workers.py merge {names} {where}")
+        found.append(("Merge what was reviewed, with the skill's scripts", merge))
         merge = [f"{git_at} merge --no-ff {quoted(t.branch)}" for t in good]
-        found.append(("Merge what was reviewed", merge))
+        found.append(("Merge without the skill, which checks nothing", merge))
     if run.status not in ("passed", "running"):
         place = os.environ.get("LOG_ROOT", "")
         logs = f"LOG_ROOT={quoted(os.path.abspath(place))} " if place else ""
@@ -2424,10 +2457,13 @@ def print_summary(run: Run) -> None:
 def describe(plan: dict[str, Any], tasks: list[Task], view: View) -> list[str]:
     """What a run does, in order, every command in clear text."""
     lines: list[str] = []
-    for title, kind in (("preflight", "preflight"), ("backups", "backups")):
-        lines += [title] if plan[kind] else []
+    for kind in ("preflight", "backups"):
+        lines += [kind] if plan[kind] else []
         for command in plan[kind]:
-            lines += view.step("  ", command, "", view.values)
+            if f"{kind} {command['name']}" in view.not_run:
+                lines.append(f"  {command['name']}: passed already")
+            else:
+                lines += view.step("  ", command, "", view.values)
     order = Order(tasks)
     while order.ready:
         task = order.take()
@@ -2449,6 +2485,8 @@ class View:
     def __init__(self, values: dict[str, str], root: str | None) -> None:
         self.values = values
         self.root = root
+        # Of a run that goes on: what is not run, as `task name` or `preflight name`, and why.
+        self.not_run: dict[str, str] = {}
 
     def step(
         self, indent: str, command: dict[str, Any], label: str, values: dict[str, str]
@@ -2483,6 +2521,8 @@ class View:
         lines = [head]
         if not task.chosen:
             return [*lines, "  left out by ONLY"]
+        if f"task {task.name}" in self.not_run:
+            return [*lines, f"  {self.not_run[f'task {task.name}']}"]
         if task.after:
             lines.append("  after " + ", ".join(other.name for other in task.after))
         if plan["when"] is not None:
@@ -2492,6 +2532,8 @@ class View:
         lines.append(f"  worktree {task.worktree}")
         for command in plan["setup"]:
             lines += self.step("  ", command, "setup ", values)
+        if self.root is not None:
+            lines.append(prompt_text(task))
         lines.append(f"  agent: {agent_text(task)}")
         lines.append(f"  timeout {agent['timeout_seconds']:g} s")
         if plan["owns"]:
@@ -2515,6 +2557,18 @@ def agent_text(task: Task) -> str:
     word = "PROMPT" if agent["prompt_mode"] == "argument" else "PROMPT_FILE"
     flag = fill(agent["prompt_arg"], values)
     return " ".join([*words, *map(quoted, with_flag(flag, word, bare=True))])
+
+
+def prompt_text(task: Task) -> str:
+    """A prompt in a dry run: where it is written to, how long it is, its first line."""
+    prompt = fill(task.plan["prompt"], task.values).encode("utf-8", "surrogateescape")
+    first = prompt.split(b"\n")[0]
+    shown = first[:200]
+    if len(first) > 200:
+        shown = re.sub(rb"[\xc0-\xff]?[\x80-\xbf]*$", b"", shown) + b"..."
+    text = re.sub(rb"[\x00-\x1f\x7f]", b" ", shown).decode("utf-8", "surrogateescape")
+    path = os.path.join(task.folder, "prompt.md")
+    return f"  prompt {path}, {len(prompt)} bytes: {text}".rstrip(" ")
 
 
 def each_text(source: dict[str, Any], values: dict[str, str], root: str | None) -> str:
@@ -2552,20 +2606,64 @@ def dry_run(run: Run) -> None:
     plan = run.plan
     items: dict[int, list[str]] = {}
     unknown: list[int] = []
-    for number, task in enumerate(plan["tasks"]):
+    if run.resume:
+        if not os.path.isdir(run.folder):
+            raise RunError(2, f"there is no run {run.id!r} to go on with",
+                          "check RUN_ID and LOG_ROOT")  # fmt: skip
+        load_run(run)
+        require_same_plan(run, strict=False)
+    fixed = run.resume and os.path.exists(os.path.join(run.folder, "plan.json"))
+    for number, task in enumerate([] if fixed else plan["tasks"]):
         source: dict[str, Any] = task["for_each"] or {"items": []}
         path = fill(source.get("file", ""), run.values)
         if path and os.path.exists(os.path.join(run.root, path)):
             items[number] = read_items(run, source, number)
         elif "items" not in source:
             unknown.append(number)
-    run.tasks = with_unknown(run, items, unknown)
+    if not fixed:
+        run.tasks = with_unknown(run, items, unknown)
     choose(run, final=not unknown)
     view = View(run.values, run.root)
+    if run.resume:
+        view.not_run = not_run_again(run)
     lines = [f"run {run.values['RUN_ID']}", f"repo {run.root}"]
     lines += [f"base {fill(plan['base'], run.values)}", f"worktrees {worktree_root(run)}"]
     lines += [f"at most {run.max_parallel} at once", *describe(plan, run.tasks, view)]
     show("\n".join([*lines, "nothing was run and nothing was changed"]))
+
+
+def not_run_again(run: Run) -> dict[str, str]:
+    """What a run that goes on does not run, and why."""
+    found: dict[str, str] = {}
+    lost = lost_backups(run)
+    over = run.gate.get("status") == "passed" and not lost
+    for kind in ("preflight", "backups"):
+        for step in run.gate.get(kind, []):
+            if over or (step["status"] == "passed" and step["name"] not in lost):
+                found[f"{kind} {step['name']}"] = "passed already"
+    for task in run.tasks:
+        if task.status == "running":
+            task.result = {**task.result, "status": "interrupted"}
+    kept = [t for t in run.tasks if t.chosen and t.name not in run.rerun and stands(run, t)]
+    failed = [t for t in kept if not is_well(t)]
+    order = Order(run.tasks)
+    while order.ready:
+        task = order.take()
+        order.done(task)
+        why = ""
+        if task in kept:
+            why = f"{task.status} already" if is_well(task) else f"stays {task.status}"
+            if task in failed:
+                why += f"; RERUN={task.name} runs it again"
+        elif failed and run.plan["on_failure"] == "stop":
+            why = "is not started: an earlier task failed"
+        for other in [] if task in kept else task.after:
+            bad = other in failed or found.get(f"task {other.name}", "").startswith("is not")
+            if bad and not why:
+                why = f"is not started: it depends on {other.name}"
+        if why:
+            found[f"task {task.name}"] = why
+    return found
 
 
 def with_unknown(run: Run, items: dict[int, list[str]], unknown: list[int]) -> list[Task]:
@@ -2694,6 +2792,11 @@ def phase_task(run: Run, name: str) -> int:
     require_same_plan(run, strict=True)
     if run.gate.get("status") != "passed":
         raise RunError(3, f"the gate of {run.id} has not passed", "run the phase `gate` first")
+    lost = lost_backups(run)
+    if lost:
+        names = [step["name"] for step in run.gate["backups"] if step["name"] in lost]
+        raise RunError(3, f"backups of {run.id} are gone: {', '.join(names)}",
+                      "run the phase `gate` with RESUME=1 first")  # fmt: skip
     named = named_tasks(run, name)
     choose(run, final=True)
     for task in named:
@@ -2709,6 +2812,7 @@ def phase_task(run: Run, name: str) -> int:
         why = unmet(task, task.name)
         if why:
             raise RunError(3, why)
+        demand_none_failed(run, task)
         say(run, task.name, "started")
         run_task(run, task)
         say(run, task.name, task.status, task.result.get("reason"))
@@ -2717,6 +2821,18 @@ def phase_task(run: Run, name: str) -> int:
         if run.stopped_by:
             return INTERRUPTS[signal.Signals(run.stopped_by)]
     return 0 if all(is_well_or_left_out(task) for task in named) else 1
+
+
+def demand_none_failed(run: Run, task: Task) -> None:
+    """Raise RunError (3) when another task has failed and the plan stops at failures."""
+    if run.plan["on_failure"] != "stop":
+        return
+    for other in run.tasks:
+        if other is not task and stands(run, other) and not is_well(other):
+            raise RunError(
+                3, f"an earlier task failed: {other.name} is {other.status}",
+                f"run {other.name} again first; the plan's on_failure is stop",
+            )  # fmt: skip
 
 
 def take_up(run: Run, task: Task) -> None:

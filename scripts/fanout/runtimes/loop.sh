@@ -2711,8 +2711,12 @@ read_items() { # ROW FOR_EACH
         fill "${2#file:}"
         rooted "$answer"
         path=$answer
-        if [ ! -r "$path" ] || [ -d "$path" ]; then
-            why="for_each: cannot read $path"
+        why=''
+        [ -r "$path" ] || why='Permission denied'
+        [ ! -d "$path" ] || why='Is a directory'
+        [ -e "$path" ] || why='No such file or directory'
+        if [ -n "$why" ]; then
+            why="for_each: cannot read $path: $why"
             return 1
         fi
         what="the file $path"
@@ -2736,6 +2740,10 @@ read_items() { # ROW FOR_EACH
     fi
     if (($(tr -cd '\000' <"$path" | wc -c) > 0)); then
         why="for_each: $what gives a NUL"
+        return 1
+    fi
+    if (($(wc -c <"$path") > 10000000)); then
+        why="for_each: $what gives more than 10,000,000 bytes"
         return 1
     fi
     while IFS= read -r line || [ -n "$line" ]; do
@@ -3969,9 +3977,12 @@ condition_in_bash() { # CONDITION
 # Sets `next_titles` and `next_blocks`: what a person does next, as commands to paste.
 next_commands() {
     local number review='' commit='' merge='' clean='' at_root tree name logs=''
+    local where approve='' good='' head before behind
     next_titles=() next_blocks=() again=''
     quote_word "$root"
-    at_root="git -C $answer"
+    at_root="git -C $answer" where="--repo $answer"
+    quote_word "$run_dir"
+    where+=" --run $answer"
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         if stands "$number" && ! is_well "$number"; then
             again+="${again:+,}${x_name[number]}"
@@ -3988,12 +3999,22 @@ next_commands() {
             commit+="${commit:+$newline}git -C $tree add --all$newline"
             commit+="git -C $tree commit -m ${x_name[number]}"
         fi
-        [ "${x_status[number]}" != passed ] || merge+="${merge:+$newline}$at_root merge --no-ff $name"
+        if [ "${x_status[number]}" = passed ]; then
+            good+="${good:+ }${x_name[number]}"
+            cut "${x_json[number]}" '"head": "'
+            head=${behind%%\"*}
+            ((!x_left[number])) || head="\"\$(git -C $tree rev-parse HEAD)\""
+            approve+="integrate_workers.py review ${x_name[number]} $where$newline"
+            approve+="integrate_workers.py approve ${x_name[number]} --commit $head $where$newline"
+            merge+="${merge:+$newline}$at_root merge --no-ff $name"
+        fi
         clean+="${clean:+$newline}$at_root worktree remove $tree$newline$at_root branch -d $name"
     done
     add_next Review "$review"
     add_next "Commit what agents left uncommitted" "$commit"
-    add_next "Merge what was reviewed" "$merge"
+    [ -z "$good" ] || add_next "Merge what was reviewed, with the skill's scripts" \
+        "integrate_workers.py forecast $good $where$newline${approve}integrate_workers.py merge $good $where"
+    add_next "Merge without the skill, which checks nothing" "$merge"
     case $run_status in
     passed | running) ;;
     *)
@@ -4019,8 +4040,43 @@ add_next() { # TITLE COMMANDS
     next_blocks+=("$2")
 }
 
+# Sets `logs` to where the logs are of steps and agents that did not end well.
+find_failed_logs() {
+    local number record who
+    logs=''
+    add_step_logs preflight ${preflight_json[@]+"${preflight_json[@]}"}
+    add_step_logs backups ${backup_json[@]+"${backup_json[@]}"}
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        case ${x_status[number]} in failed | timed-out | interrupted) ;; *) continue ;; esac
+        record=${x_json[number]//"$newline  "/$newline} who="task ${x_name[number]}"
+        read_list "$record" setup
+        # shellcheck disable=SC2090 # records
+        add_step_logs "$who, setup" ${h_json[@]+"${h_json[@]}"}
+        json_get "$record" log
+        add_log "$who, agent" "${x_status[number]}" "$answer"
+        read_list "$record" verify
+        # shellcheck disable=SC2090 # records
+        add_step_logs "$who, verify" ${h_json[@]+"${h_json[@]}"}
+    done
+    add_step_logs postflight ${postflight_json[@]+"${postflight_json[@]}"}
+}
+
+add_step_logs() { # WHAT STEP...
+    local what=$1 step name='' status='' log=''
+    shift
+    for step; do
+        get_all "$step" name name status status log log
+        add_log "$what $name" "$status" "$log"
+    done
+}
+
+add_log() { # WHAT STATUS LOG
+    case $2 in failed | timed-out | interrupted) ;; *) return ;; esac
+    [ -z "$3" ] || [ ! -e "$run_dir/$3" ] || logs+="- $1: $run_dir/$3$newline"
+}
+
 write_report() {
-    local made number reason place
+    local made number reason place logs
     made="# Run $run_id: $run_status$newline$newline"
     [ -z "$gate_reason" ] || made+="The gate refused: $gate_reason$newline$newline"
     made+="| task | status | branch | files | why |$newline|---|---|---|---|---|$newline"
@@ -4028,6 +4084,8 @@ write_report() {
         reason=${x_reason[number]//|/$backslash|}
         made+="| ${x_name[number]} | ${x_status[number]} | ${x_branch[number]} | ${x_files[number]} | ${reason//"$newline"/ } |$newline"
     done
+    find_failed_logs
+    [ -z "$logs" ] || made+="$newline## Logs of what failed$newline$newline$logs"
     next_commands
     for ((place = 0; place < ${#next_titles[@]}; place++)); do
         made+="$newline## ${next_titles[place]}$newline$newline\`\`\`bash$newline${next_blocks[place]}$newline\`\`\`$newline"
@@ -4196,12 +4254,16 @@ foresee() { # CONDITION
     esac
 }
 
-print_list() { # TITLE LIST
+print_list() { # TITLE LIST [KEPT]
     local id
     [ "$2" != - ] || return 0
     printf '%s\n' "$1"
     listed "$2"
-    for id in $answer; do print_step '  ' '' "$id"; done
+    for id in $answer; do
+        take_command "$id"
+        case ${3-} in *" $c_name "*) printf '  %s: passed already\n' "$c_name" && continue ;; esac
+        print_step '  ' '' "$id"
+    done
 }
 
 # Prints one task, in the order in which its parts run.
@@ -4226,6 +4288,10 @@ print_task() { # NUMBER
         printf '  left out by ONLY\n'
         return
     fi
+    if [ -n "${not_run[number]-}" ]; then
+        printf '  %s\n' "${not_run[number]}"
+        return
+    fi
     for id in ${x_after[number]}; do made+="${made:+, }${x_name[id]}"; done
     [ -z "$made" ] || printf '  after %s\n' "$made"
     [ "$t_when" = - ] || print_when '  ' "$t_when"
@@ -4233,6 +4299,7 @@ print_task() { # NUMBER
     printf '  branch %s%s\n  worktree %s\n' "${x_branch[number]}" "${answer:+ from $answer}" "${x_worktree[number]}"
     listed "$t_setup"
     for id in $answer; do print_step '  ' 'setup ' "$id"; done
+    print_prompt
     agent_argv "$number" PROMPT PROMPT_FILE
     # The program stands as the plan says, not as it is found.
     fill "$a_cli"
@@ -4255,9 +4322,85 @@ print_task() { # NUMBER
     for id in $answer; do print_step '  ' 'verify ' "$id"; done
 }
 
+# Prints where a task's prompt is written to, how long it is, and its first line.
+print_prompt() {
+    local prompt shown
+    fill "$t_prompt"
+    prompt=$answer
+    shown=${prompt%%"$newline"*}
+    if ((${#shown} > 200)); then
+        shown=${shown:0:200}
+        # No part of a character.
+        while [[ $shown = *[$'\200'-$'\277'] ]]; do shown=${shown%?}; done
+        shown=${shown%[$'\300'-$'\377']}...
+    fi
+    printf -v shown '  prompt tasks/%s/prompt.md, %d bytes: %s' "${x_name[number]}" ${#prompt} \
+        "${shown//[[:cntrl:]]/ }"
+    while [ "$shown" != "${shown% }" ]; do shown=${shown% }; done
+    printf '%s\n' "$shown"
+}
+
+# Sets `not_run` to why tasks of a run that goes on are not run, and kept_preflight and kept_backups
+# to the names of the steps that are not.
+find_not_run() {
+    local number other why lost over=0 failed=''
+    find_lost
+    [ "$gate_status" != passed ] || [ -n "$lost" ] || over=1
+    kept_list "$plan_preflight" '' ${preflight_json[@]+"${preflight_json[@]}"}
+    kept_names "$over"
+    kept_preflight=$answer
+    kept_list "$plan_backups" "$lost" ${backup_json[@]+"${backup_json[@]}"}
+    kept_names "$over"
+    kept_backups=$answer
+    for ((number = 0; number < ${#x_row[@]}; number++)); do
+        [ "${x_status[number]}" != running ] || x_status[number]=interrupted
+        ((x_chosen[number])) || continue
+        if is_in_rerun "$number" || ! stands "$number"; then continue; fi
+        not_run[number]="${x_status[number]} already"
+        is_well "$number" && continue
+        failed+=" $number "
+        not_run[number]="stays ${x_status[number]}; RERUN=${x_name[number]} runs it again"
+    done
+    order_tasks
+    while ((next_ready < ${#ready[@]})); do
+        number=${ready[next_ready]} why=''
+        next_ready=$((next_ready + 1))
+        release "$number"
+        [ -z "${not_run[number]-}" ] || continue
+        if [ -n "$failed" ] && [ "$plan_on_failure" = stop ]; then
+            why='is not started: an earlier task failed'
+        fi
+        for other in ${x_after[number]}; do
+            case "$failed ${not_run[other]-}" in
+            *" $other "* | *" is not started"*)
+                why=${why:-is not started: it depends on ${x_name[other]}}
+                ;;
+            esac
+        done
+        not_run[number]=$why
+    done
+}
+
+# Answers the names of the steps of a list that are not run again, with blanks around each.
+kept_names() { # ALL
+    local place
+    answer=' '
+    for ((place = 0; place < ${#h_name[@]}; place++)); do
+        if (($1)) || [ "${h_status[place]}" = passed ]; then answer+="${h_name[place]} "; fi
+    done
+}
+
 print_dry_run() {
-    local row path number
-    for ((row = 0; row < ${#task_name[@]}; row++)); do
+    local row path number fixed=0 kept_preflight='' kept_backups=''
+    not_run=()
+    if ((is_resumed)); then
+        [ -d "$run_dir" ] ||
+            die 2 "there is no run '$run_id' to go on with" "check RUN_ID and LOG_ROOT"
+        load_run
+        require_same_plan 0
+        [ ! -e "$run_dir/plan.json" ] || fixed=1
+    fi
+    for ((row = 0; row < ${#task_name[@]} && !fixed; row++)); do
         take_row "$row"
         case $t_each in
         file:*)
@@ -4269,21 +4412,24 @@ print_dry_run() {
             ;;
         esac
     done
-    unknown_as_one=1
-    expand || die 2 "$why"
-    list_names
+    if ((!fixed)); then
+        unknown_as_one=1
+        expand || die 2 "$why"
+        list_names
+    fi
     is_dynamic=0
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         take_row "${x_row[number]}"
         case $t_each in run:* | file:*) ((x_has_item[number])) || is_dynamic=1 ;; esac
     done
     choose 0
+    ((!is_resumed)) || find_not_run
     use_no_task
     fill "$plan_base"
     printf 'run %s\nrepo %s\nbase %s\nworktrees %s\nat most %s at once\n' \
         "$run_id" "$root" "$answer" "$worktree_root" "$max_parallel"
-    print_list preflight "$plan_preflight"
-    print_list backups "$plan_backups"
+    print_list preflight "$plan_preflight" "$kept_preflight"
+    print_list backups "$plan_backups" "$kept_backups"
     order_tasks
     while ((next_ready < ${#ready[@]})); do
         number=${ready[next_ready]}
@@ -4337,7 +4483,7 @@ phase_gate() {
 }
 
 phase_task() { # NAME
-    local name=$1 number code=0
+    local name=$1 number code=0 lost
     expand || die 2 "$why"
     list_names
     ((is_dynamic)) || require_task "$name"
@@ -4345,6 +4491,10 @@ phase_task() { # NAME
     require_same_plan 1
     [ "$gate_status" = passed ] ||
         die 3 "the gate of $run_id has not passed" "run the phase \`gate\` first"
+    find_lost
+    lost=${lost% }
+    [ -z "$lost" ] ||
+        die 3 "backups of $run_id are gone: ${lost// /, }" "run the phase \`gate\` with RESUME=1 first"
     require_task "$name"
     choose 1
     export_values
@@ -4363,6 +4513,7 @@ phase_task() { # NAME
         fi
         find_unwell "$number"
         [ -z "$answer" ] || die 3 "${x_name[number]}${answer#it}"
+        require_none_failed "$number"
         make_folder "$run_dir/tasks/${x_name[number]}"
         start_jobs "$run_dir/tasks/${x_name[number]}"
         say "${x_name[number]}" started
@@ -4376,6 +4527,17 @@ phase_task() { # NAME
         is_well_or_left_out "$number" || code=1
     done
     leave "$code"
+}
+
+# Ends the runner when another task has failed and the plan stops at failures.
+require_none_failed() { # NUMBER
+    local other
+    [ "$plan_on_failure" = stop ] || return 0
+    for ((other = 0; other < ${#x_row[@]}; other++)); do
+        if [ "$other" = "$1" ] || ! stands "$other" || is_well "$other"; then continue; fi
+        die 3 "an earlier task failed: ${x_name[other]} is ${x_status[other]}" \
+            "run ${x_name[other]} again first; the plan's on_failure is stop"
+    done
 }
 
 # Reads a task's record; what a dead runner left of it is ended and recorded.
