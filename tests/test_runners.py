@@ -959,3 +959,60 @@ def test_rollback_commands_are_written_down_and_never_run(runner: Runner) -> Non
     for name in ("never", "not-then", "too-far", "PWN"):
         assert not (root / name).exists(), name
     assert "cp " in done.stdout + done.stderr, "each command is shown"
+
+
+# --- What is left, and what went wrong ------------------------------------------------------
+
+
+def test_one_task_heeds_failures_and_lost_backups(runner: Runner) -> None:
+    artifact = {"name": "kept", "run": "echo x > ../dump", "artifact": "../dump"}
+    runner.plan(
+        task("one", f"test -e {runner.world.root}/fixed || exit 3\n" + COMMIT), task("two", COMMIT),
+        on_failure="stop", backups=[artifact],
+    )  # fmt: skip
+    runner.ends(0, "gate")
+    runner.ends(1, "task", "one")
+    assert "one is failed" in runner.ends(3, "task", "two").err
+    assert not runner.tree("two").exists()
+    (runner.world.root / "fixed").touch()
+    runner.ends(0, "task", "one", RERUN="one")
+    dump = runner.world.root / "dump"
+    dump.rename(dump.with_name("away"))
+    assert "kept" in runner.ends(3, "task", "two").err
+    dump.with_name("away").rename(dump)
+    runner.ends(0, "task", "two")
+
+
+def test_the_report_names_the_logs_of_what_failed(runner: Runner) -> None:
+    runner.plan(
+        task("one", COMMIT, verify=[{"name": "check", "run": "exit 3"}]),
+        task("two", "exit 4\n"), task("three", setup=[{"name": "make", "run": "exit 5"}]),
+        preflight=["true"],
+    )  # fmt: skip
+    runner.ends(1)
+    report = runner.log("REPORT.md").decode()
+    logs = dict(re.findall(r"^- (.*): (/.*)$", report, re.M))
+    assert list(logs) == [
+        "task one, agent", "task one, verify check", "task two, agent", "task three, setup make",
+    ]  # fmt: skip
+    assert all(Path(path).is_file() for path in logs.values())
+    runner.run_id = "r2"
+    runner.plan(task("four"), preflight=[{"name": "disk", "run": "echo full; exit 1"}])
+    runner.ends(3)
+    disk = f"- preflight disk: {runner.folder}/preflight/disk.log\n"
+    assert disk in runner.log("REPORT.md").decode()
+
+
+def test_a_dry_run_shows_prompts_and_what_is_left(runner: Runner) -> None:
+    runner.plan(task("one", "# do it\nmore\n"), task("two", "exit 3\n"), preflight=["true"])
+    dry = runner.ends(0, DRY_RUN="1").out
+    assert "  prompt tasks/one/prompt.md, 13 bytes: # do it\n" in dry
+    assert "there is no run" in runner.ends(2, DRY_RUN="1", RESUME="1").err
+    runner.ends(1)
+    before = runner.seen()
+    rest = runner.ends(0, DRY_RUN="1", RESUME="1").out
+    assert "passed already" in rest
+    assert "task two\n  stays failed; RERUN=two runs it again\n" in rest
+    again = runner.ends(0, DRY_RUN="1", RESUME="1", RERUN="two").out
+    assert "task two\n  branch" in again
+    runner.same(before)

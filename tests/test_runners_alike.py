@@ -401,6 +401,66 @@ DRAWN: dict[str, tuple[dict[str, Any], list[Call]]] = {
             (["status"], {}),
         ],
     ),
+    "one task at a time where failures stop": (
+        {
+            "tasks": [
+                task("a", "test -e ../../fixed || exit 3\n" + COMMIT),
+                task("b", COMMIT),
+                task("c", COMMIT, setup=["false"]),
+            ],
+            "on_failure": "stop",
+            "backups": [{"name": "kept", "run": "echo x > ../dump", "artifact": "../dump"}],
+        },
+        [
+            (["gate"], {}),
+            (["task", "a"], {}),
+            (["task", "b"], {}),
+            ([], {"DRY_RUN": "1", "RESUME": "1"}),
+            (["fix"], {}),
+            (["task", "a"], {"RERUN": "a"}),
+            (["task", "c"], {}),
+            (["task", "b"], {}),
+            (["lose"], {}),
+            ([], {"DRY_RUN": "1", "RESUME": "1"}),
+            (["task", "c"], {}),
+            (["finish"], {}),
+        ],
+    ),
+    "a dry run of a run that goes on": (
+        {
+            "tasks": [
+                task("a", COMMIT),
+                task("b", "exit 3", verify=["true"]),
+                task("c", COMMIT, depends_on=["b"]),
+                task("d", COMMIT, depends_on=["c"]),
+                task("e", "\u65e5" * 300 + " {item}\nmore", for_each={"run": "seq 2"}),
+                task("f", "\x1b[1m tab\t \n", depends_on=["a"], setup=["false"]),
+            ],
+            "preflight": ["true"],
+        },
+        [
+            ([], {"DRY_RUN": "1"}),
+            ([], {"DRY_RUN": "1", "RESUME": "1"}),
+            ([], {}),
+            ([], {"DRY_RUN": "1", "RESUME": "1"}),
+            ([], {"DRY_RUN": "1", "RESUME": "1", "RERUN": "b"}),
+            ([], {"DRY_RUN": "1", "RESUME": "1", "ONLY": "c,f"}),
+        ],
+    ),
+    "items that cannot be read": (
+        {"tasks": [task("a", "{item}", for_each={"file": "elsewhere/items"})]},
+        [
+            ([], {}),
+            ([], {"DRY_RUN": "1"}),
+        ],
+    ),
+    "items that are a folder": (
+        {"tasks": [task("a", "{item}", for_each={"file": "../elsewhere"})]},
+        [
+            ([], {}),
+            ([], {"DRY_RUN": "1"}),
+        ],
+    ),
     "no such run": (
         {"tasks": [task("a")]},
         [
