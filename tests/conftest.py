@@ -17,6 +17,7 @@ settings.load_profile("repository")
 # What a caller ignores (nohup, a job in the background) would be ignored by all that is tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from fanout import fragments
 from fanout.book import Entry
 from fanout.conventions import Convention, convention_of
 from fanout.errors import SkillError
-from merge_world import Merges, merges, on_main
-from world import World
+from merge_world import INTEGRATE, Merges, merges, on_main, write
+from world import World, wait_for
 
 __all__ = ["merges"]
 
@@ -398,18 +398,31 @@ def test_a_tool_that_is_installed_makes_the_fragments(merges: Merges, tool: str)
     # Nothing of the tool's own example text is in them.
     assert not any("Uncomment" in text or "Replace this text" in text for text in texts)
     assert merges.git("status", "--porcelain") == ""
-    home = merges.repo / ".git" / "agent-workers" / "integrations"
-    assert {path.suffix for path in home.glob("*/fragments/*")} == {".log"}
+    assert not list((merges.repo / ".git" / "agent-workers").glob("integrations/*/fragments"))
 
 
 @pytest.mark.parametrize(
-    "script", ["exit 3", "exit 0", "echo one >news/1.misc.md; echo two >news/2.misc.md"]
+    "script",
+    [
+        "exit 3",
+        "exit 0",
+        "echo one >news/1.misc.md; echo two >news/2.misc.md",
+        'ln -s /etc/passwd "news/$name"',
+        'mkfifo "news/$name"',
+        'mkdir "news/$name"',
+        "rm -rf news",
+        'rm -rf "$PWD"',
+        "echo x >$'news/sp ace\nnl.feature.md'",
+        "echo x >$'news/a\x1b[31mb.feature.md'",
+        "echo x >news/feature",
+        "yes",
+    ],
 )
 def test_where_the_tool_fails_the_fragment_is_written_without_it_and_that_is_told(
     merges: Merges, script: str
 ) -> None:
     tool = merges.world.root / "bin" / "towncrier"
-    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.write_text(f'#!/bin/bash\nname="${{@: -1}}"\n{script}\n')
     tool.chmod(0o755)
     on_main(merges.world, SETTINGS["towncrier"])
     merges.ready("w1", {"w1.txt": "1\n"})
@@ -437,3 +450,51 @@ def test_what_a_fragment_says_already_is_not_said_again_under_another_name(
     assert merges.git("ls-files", "changelog.d").split("\n") == [
         "changelog.d/README.txt", "changelog.d/other.md",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("script", [": >news/$name", "head -c 1000 /dev/urandom >news/$name"])
+def test_what_the_worker_wrote_stands_in_it_whatever_the_tool_wrote(
+    merges: Merges, script: str
+) -> None:
+    tool = merges.world.root / "bin" / "towncrier"
+    tool.write_text(f'#!/bin/bash\nname="${{@: -1}}"\n{script}\nsetsid sleep 631 &\n')
+    tool.chmod(0o755)
+    on_main(merges.world, SETTINGS["towncrier"])
+    merges.ready("w1", {"w1.txt": "1\n"})
+    assert merges.ok("merge", "w1")["notes"] == []
+    (path,) = merges.git("ls-files", "news").split("\n")
+    assert (merges.repo / path).read_text() == "What w1 made.\n"
+    assert not any("sleep 631" in command for command in merges.world.processes().values())
+
+
+def test_a_name_that_a_branch_brings_is_not_taken(merges: Merges) -> None:
+    tool = merges.world.root / "bin" / "towncrier"
+    tool.write_text("#!/bin/sh\necho x >news/a.feature.md\n")
+    tool.chmod(0o755)
+    on_main(merges.world, SETTINGS["towncrier"])
+    merges.ready("w1", {"news/a.feature.md": "Own.\n"}, entry=False)
+    merges.ready("w2", {"w2.txt": "1\n"})
+    merges.ok("merge", "w1", "w2")
+    texts = [(merges.repo / path).read_text() for path in merges.git("ls-files", "news").split()]
+    assert sorted(texts) == ["Own.\n", "What w2 made.\n"]
+
+
+def test_a_tool_that_a_killed_merge_left_at_work_is_ended_by_the_next(world: World) -> None:
+    on_main(world, SETTINGS["towncrier"])
+    tool = world.root / "bin" / "towncrier"
+    tool.write_text(f"#!/bin/sh\n: >{world.root}/begun\nexec sleep 632\n")
+    tool.chmod(0o755)
+    write(world.quick("w1"), {"w1.txt": "1\n", ".worker-runs/changelog/w1.md": "- New\n"})
+    tip = world.commit("work", world.tree("w1"))
+    world.ok("approve", "w1", "--commit", tip, script=INTEGRATE)
+    merge = subprocess.Popen(
+        [sys.executable, str(INTEGRATE), "merge", "w1"], cwd=world.repo, env=world.env,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_for((world.root / "begun").exists, "the tool")
+    merge.kill()
+    merge.wait()
+    tool.write_text("#!/bin/sh\nexit 1\n")
+    notes = world.ok("merge", "w1", script=INTEGRATE)["notes"]
+    assert any("was interrupted: nothing was merged" in note for note in notes)
+    assert not any("sleep 632" in command for command in world.processes().values())

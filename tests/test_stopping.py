@@ -22,7 +22,8 @@ NONE = ["--prompt-mode", "none", "--settle", "0"]
 
 def spawn(world: World, names: list[str], text: str, **interactive: Any) -> None:
     """Workers in one call, whose agent is a shell script."""
-    agent = world.root / "bin" / "script-agent"
+    # A name of its own: one that is being started cannot be written.
+    agent = world.root / "bin" / f"script-agent-{len(list((world.root / 'bin').iterdir()))}"
     agent.write_text(f"#!/bin/sh\n{text}\n")
     agent.chmod(0o755)
     mapping = world.root / "mapping.json"

@@ -264,21 +264,25 @@ def with_tool(
     notes: list[str] = []
     tree = Tree(repo.common_dir, tip, None)
     changed = changed_files(repo.common_dir, parts)
+    # What the branches bring stands in the same folder.
+    taken = {path for paths in changed.values() for path in paths}
     for number, entry in enumerate(entries):
-        ours = fragments.fragment_for(convention, entry, changed[entry.name])
+        path, content = fragments.fragment_for(convention, entry, changed[entry.name])
         inside = f"{place}/{number}"
         try:
-            path, content = fragments.made_by_tool(
-                tool, tree, convention, ours, place=inside, mark=mark
+            chosen = fragments.made_by_tool(
+                tool, tree, convention, (path, content), place=inside, mark=mark
             )
-        except SkillError as error:
+            worktrees.remove_file(f"{inside}.log")
+        except (SkillError, OSError) as error:
             notes.append(f"the fragment of {entry.name} was written without its tool: {error}")
             continue
         finally:
             worktrees.remove_tree(inside)
         # A tool that names by the minute names two of them alike.
-        taken = any(path == other for other, _ in made.values())
-        made[entry] = (ours[0] if taken else path, content)
+        made[entry] = (path if chosen in taken else chosen, content)
+        taken.add(made[entry][0])
+    worktrees.remove_empty([place])
     return recipe._replace(fragments=made), notes
 
 

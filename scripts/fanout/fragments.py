@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 
 from fanout import proctree, records
 from fanout.book import Change, Entry, changes_of
 from fanout.conventions import Tree
 from fanout.errors import SkillError, refused
 from fanout.outline import KNOWN, MARKER, closes, key_of, opened
+from fanout.output import path_text
 from fanout.process import clean_environment, find_program
 
 TYPE_CHECKING = False
@@ -38,6 +40,8 @@ TOOLS = {
 }
 INSTALLED = ("node_modules/.bin", ".venv/bin")
 TOOL_LIMIT = 30.0
+# How much a tool may write into one file, in blocks of 1,024 bytes.
+TOOL_BLOCKS = 10_000
 BUMPS = {"removed": "major", "added": "minor", "changed": "minor", "deprecated": "minor"}
 BUMP_RANKS = ("patch", "minor", "major")
 CHANGESET = re.compile(r"\s*---[ \t]*\n(?:(.*?)\n)?---[ \t]*(?:\n|$)(.*)", re.DOTALL)
@@ -98,8 +102,10 @@ def tool_of(convention: Convention, checkout: str) -> str | None:
     if convention.kind not in TOOLS:
         return None
     name = TOOLS[convention.kind][0]
-    inside = [f"{checkout}/{folder}/{name}" for folder in INSTALLED]
-    return find_program(name) or next((path for path in inside if find_program(path)), None)
+    places = [name, *(f"{checkout}/{folder}/{name}" for folder in INSTALLED)]
+    found = next(filter(None, map(find_program, places)), None)
+    # It runs in another folder.
+    return os.path.abspath(found) if found else None
 
 
 def made_by_tool(
@@ -110,37 +116,46 @@ def made_by_tool(
     *,
     place: str,
     mark: str,
-) -> tuple[str, bytes]:
-    """A fragment that the repository's own tool makes, in its place, with what we have to say.
+) -> str:
+    """Let the repository's own tool make a fragment; the path that it has chosen for it.
 
     The tool works in `place`, a new folder, which gets its settings and the other fragments as a
-    commit has them. What it starts carries the `mark`. Raises SkillError `changelog-tool-failed`.
+    commit has them; what it prints is kept beside that. All that it starts carries the `mark`, a
+    NAME=VALUE, and is ended. Raises SkillError `changelog-tool-failed`.
     """
     path, content = fragment
     folder = f"{place}/{convention.path}"
     copy_settings(tree, convention, place)
     known = set(os.listdir(folder))
-    argv = [tool, *TOOLS[convention.kind][1:]]
+    words = list(TOOLS[convention.kind][1:])
     if convention.kind == "towncrier":
-        argv += [f"--content={content.decode().rstrip()}", "--", os.path.basename(path)]
+        words += [f"--content={content.decode().rstrip()}", "--", os.path.basename(path)]
     elif convention.kind == "reno":
-        argv += ["--", os.path.splitext(os.path.basename(path))[0].rpartition("-")[0]]
+        words += ["--", os.path.splitext(os.path.basename(path))[0].rpartition("-")[0]]
+    name, _, value = mark.partition("=")
     log = f"{place}.log"
-    code = proctree.run_logged(
-        argv, cwd=place, env=clean_environment(), log=log, timeout=TOOL_LIMIT, mark=mark
-    )
-    made = sorted(set(os.listdir(folder)) - known)
-    if code != 0 or len(made) != 1:
+    try:
+        code = proctree.run_logged(
+            ["bash", "-c", f'ulimit -f {TOOL_BLOCKS}; exec "$@"', "bash", tool, *words],
+            cwd=place, env={**clean_environment(), name: value}, log=log, timeout=TOOL_LIMIT,
+            mark=mark,
+        )  # fmt: skip
+    finally:
+        proctree.end_tree([], mark, grace=1.0)
+    try:
+        made = sorted(set(os.listdir(folder)) - known)
+        regular = len(made) == 1 and stat.S_ISREG(os.lstat(f"{folder}/{made[0]}").st_mode)
+    except OSError as error:
+        raise tool_failed(tool, f"took its folder away: {error.strerror}; see {log}") from error
+    if code != 0 or not regular:
         how = "did not end" if code is None else f"ended with exit code {code}"
-        raise tool_failed(tool, f"{how} and made {len(made)} files; see {log}")
-    if convention.kind == "towncrier":
-        with open(f"{folder}/{made[0]}", "rb") as file:
-            content = file.read()
-    path = f"{convention.path}/{made[0]}"
-    trouble = malformed(convention, path, content)
-    if trouble:
-        raise tool_failed(tool, f"{made[0]}: {trouble}")
-    return path, content
+        raise tool_failed(tool, f"{how} and did not make one file; see {log}")
+    chosen_path = f"{convention.path}/{made[0]}"
+    trouble = malformed(convention, chosen_path, content)
+    if trouble or not re.fullmatch(r"[\w+.,@=~ -]+", made[0], re.ASCII):
+        why = trouble or "no name for a fragment"
+        raise tool_failed(tool, f"named it {path_text(made[0])}: {why}")
+    return chosen_path
 
 
 def tool_failed(tool: str, why: str) -> SkillError:

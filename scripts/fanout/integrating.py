@@ -14,6 +14,7 @@ from fanout import (
     git,
     integrations,
     merging,
+    proctree,
     publishing,
     records,
     verdicts,
@@ -389,10 +390,12 @@ class Attempt:
 
     def make_fragments(self) -> None:
         """Let the repository's own changelog tool make the fragments, where it is installed."""
+        # A call that is killed meanwhile has its record.
+        self.save()
         recipe, notes = building.with_tool(
             self.repo, self.integration.before, self.parts, self.wish.recipe,
-            place=f"{integrations.folder(self.repo.common_dir, self.integration.id)}/fragments",
-            mark=f"{checking.MARK}={self.integration.id}",
+            place=fragments_place(self.repo.common_dir, self.integration.id),
+            mark=tool_mark(self.integration.id),
         )  # fmt: skip
         self.wish = self.wish._replace(recipe=recipe)
         self.notes += notes
@@ -465,6 +468,16 @@ class Attempt:
         fields.setdefault("checks", [check.to_json() for check in self.checks])
         self.save(state=state, tree="", ended_at=records.now(), **fields)
         return self.integration
+
+
+def fragments_place(common_dir: str, integration_id: str) -> str:
+    """Where the changelog tool of an integration works."""
+    return f"{integrations.folder(common_dir, integration_id)}/fragments"
+
+
+def tool_mark(integration_id: str) -> str:
+    """What the changelog tool of an integration is known by, with all that it starts."""
+    return f"{checking.MARK}=fragments-{integration_id}"
 
 
 def tell_workers(repo: git.Repository, integration: Integration) -> None:
@@ -647,6 +660,8 @@ def settle_one(repo: git.Repository, integration: Integration) -> str:
     """Close one integration that did not end; says what was found."""
     checking.await_end(integration.id)
     clear_trees(repo, integration.id)
+    proctree.end_tree([], tool_mark(integration.id), grace=1.0)
+    worktrees.remove_tree(fragments_place(repo.common_dir, integration.id))
     state = "abandoned"
     words = "nothing was merged"
     if integration.state == "publishing":

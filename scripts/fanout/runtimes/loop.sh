@@ -765,7 +765,16 @@ END {
             }
         }
     } while (grew)
-    for (pid in done) print pid ":" start[pid]
+    # A parent first: a shell whose child is ended before it goes on to its next command.
+    do {
+        grew = 0
+        for (pid in done) {
+            if (pid in shown || (parent[pid] in done && !(parent[pid] in shown))) continue
+            shown[pid]
+            print pid ":" start[pid]
+            grew = 1
+        }
+    } while (grew)
 }'
 
 # Sets `alive` to the living processes of a tree; `known` are those seen before.
