@@ -214,3 +214,20 @@ def test_an_integration_into_a_branch_that_nothing_has_checked_out(merges: Merge
     merges.ok("undo", made["id"])
     assert merges.tip("dev") == made["before"]
     assert merges.world.snapshot()["files"] == files
+
+
+def test_where_a_record_is_damaged_only_a_named_one_is_taken_back(merges: Merges) -> None:
+    """The newest may be the damaged one; an older one is nothing that was asked for."""
+    merges.ready("w1", {"one": "1\n"})
+    first = merges.ok("merge", "w1")["integration"]["id"]
+    merges.ready("w2", {"two": "2\n"})
+    newest = merges.ok("merge", "w2")["integration"]["id"]
+    record = merges.repo / ".git/agent-workers/integrations" / newest / "integration.json"
+    record.write_text("nonsense\n")
+    ran = merges.refused("record-damaged", "undo", exit_code=1)
+    assert newest in ran.error["message"]
+    assert any(newest in line for line in merges.ok("status")["damaged"])
+    assert newest in merges.call("status", as_json=False).out
+    merges.ok("undo", first)
+    assert not (merges.repo / "one").exists()
+    assert (merges.repo / "two").exists()

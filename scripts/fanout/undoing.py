@@ -87,7 +87,10 @@ def require_undone(common_dir: str, begun: list[str]) -> None:
 
 def choose(repo: git.Repository, integration_id: str) -> tuple[Integration, str]:
     """The integration to take back, and the commit that its branch is at."""
-    everything, _ = integrations.load_all(repo.common_dir)
+    everything, damaged = integrations.load_all(repo.common_dir)
+    if damaged and not integration_id:
+        # The newest may be among them, and nobody asked for an older one.
+        raise damaged[0]
     gone = integrations.undone(everything)
     if integration_id:
         target = integrations.load(repo.common_dir, integration_id)

@@ -266,9 +266,7 @@ def read_prompt(text: str | None, file: str | None) -> str | None:
             with open(file, "rb") as source:
                 content = source.read(PROMPT_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise usage(
-            "prompt-unreadable", f"cannot read the prompt file {file!r}: {error}"
-        ) from error
+        raise usage("prompt-unreadable", f"cannot read the file {file!r}: {error}") from error
     if len(content) > PROMPT_BYTES:
         raise usage("prompt-unfit", f"{file!r} is longer than {PROMPT_BYTES} bytes", "shorten it")
     try:
@@ -276,7 +274,7 @@ def read_prompt(text: str | None, file: str | None) -> str | None:
     except UnicodeDecodeError as error:
         raise usage(
             "prompt-unfit",
-            f"the prompt file {file!r} is not valid UTF-8 (at byte {error.start})",
+            f"the file {file!r} is not valid UTF-8 (at byte {error.start})",
             "convert it to UTF-8",
         ) from error
 

@@ -533,6 +533,7 @@ def status(repo: Repository, options: argparse.Namespace) -> Answer:
     for i in everything[-10:]:
         names = ", ".join(row["name"] for row in i.merged) or f"takes back {i.undoes}"
         lines.append(f"{i.id}: {'undone' if i.id in gone else i.state}: {names}")
+    lines += data["damaged"]
     return Answer("status", plain_text("\n".join(lines)) or "nothing yet", data,
                   next_actions=actions)  # fmt: skip
 
