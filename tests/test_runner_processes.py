@@ -84,19 +84,19 @@ def test_a_time_limit_ends_the_whole_tree_of_an_agent(runner: Runner) -> None:
         task("question", "@print thinking\n@ask Shall I?\n", agent=ask),
         task("waits", COMMIT, depends_on=["plain"]),
         task("other", COMMIT),
-        agent={"cli": "sh", "timeout_seconds": 1},
+        agent={"cli": "sh", "timeout_seconds": 3},
         max_parallel=8,
     )
     started = time.monotonic()
     ran = runner.ends(1)
-    assert time.monotonic() - started < 15, "the grace is one for all that runs"
+    assert time.monotonic() - started < 20, "the grace is one for all that runs"
     words = runner.statuses()
     assert (words.pop("waits"), words.pop("other")) == ("not-started", "passed")
     assert set(words.values()) == {"timed-out"}
     rows = runner.tasks()
     assert statuses(rows["plain"]["verify"]) == ["not-started"]
-    assert rows["plain"]["seconds"] >= 1
-    assert "1" in rows["plain"]["reason"], "the limit is named"
+    assert rows["plain"]["seconds"] >= 3
+    assert "3 s" in rows["plain"]["reason"], "the limit is named"
     assert runner.log("tasks", "plain", "agent.log") == b"begun\n"
     assert runner.log("tasks", "wrapper", "agent.log") == b"inner\n"
     assert runner.log("tasks", "question", "agent.log") == b"thinking\nShall I? (y/n)\n"
