@@ -248,18 +248,22 @@ def changed_files(common_dir: str, parts: list[Part]) -> dict[str, tuple[str, ..
 
 
 def with_tool(
-    repo: git.Repository, tip: str, parts: list[Part], recipe: Recipe, *, place: str, mark: str
+    repo: git.Repository,
+    tip: str,
+    parts: list[Part],
+    recipe: Recipe,
+    tool: str,
+    *,
+    place: str,
+    mark: str,
 ) -> tuple[Recipe, list[str]]:
-    """A recipe with the fragments that the repository's own tool makes, where it is installed.
+    """A recipe with the fragments that the repository's own tool makes; and what went wrong.
 
-    `place` is a folder for its work, which is gone afterwards. The second is what went wrong: such
-    an entry is written without the tool.
+    `place` is a folder for its work, which is gone afterwards but for the logs of failures. An
+    entry of which the tool makes nothing is written without it.
     """
     convention = recipe.convention
     entries = [entry for part in parts for entry in part.entries]
-    tool = fragments.tool_of(convention, repo.top) if entries else None
-    if tool is None:
-        return recipe, []
     made: dict[Entry, tuple[str, bytes]] = {}
     notes: list[str] = []
     tree = Tree(repo.common_dir, tip, None)

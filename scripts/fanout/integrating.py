@@ -28,6 +28,7 @@ from fanout.checking import Check
 from fanout.conventions import convention_of
 from fanout.errors import ExitCode, SkillError
 from fanout.fields import NamedTuple
+from fanout.fragments import tool_of
 from fanout.integrations import Integration
 from fanout.output import path_list, say
 from fanout.publishing import Checkout
@@ -390,10 +391,14 @@ class Attempt:
 
     def make_fragments(self) -> None:
         """Let the repository's own changelog tool make the fragments, where it is installed."""
+        recipe = self.wish.recipe
+        tool = tool_of(recipe.convention, self.repo.top)
+        if tool is None or not any(part.entries for part in self.parts):
+            return
         # A call that is killed meanwhile has its record.
         self.save()
         recipe, notes = building.with_tool(
-            self.repo, self.integration.before, self.parts, self.wish.recipe,
+            self.repo, self.integration.before, self.parts, recipe, tool,
             place=fragments_place(self.repo.common_dir, self.integration.id),
             mark=tool_mark(self.integration.id),
         )  # fmt: skip
