@@ -188,10 +188,10 @@ def test_a_signal_ends_the_run_and_leaves_no_worker_behind(
     held_plan(runner)
     process = runner.start()
     both_run(runner)
-    # While it runs, the manifest says so.
+    # While it runs, the manifest says so within a moment.
+    wait_for(lambda: runner.statuses()["one"] == "running", "the manifest of a task that runs")
     manifest = runner.manifest
     assert (manifest["status"], manifest["exit_code"]) == ("running", None)
-    assert runner.statuses()["one"] == "running"
     process.send_signal(number)
     assert process.wait(20) == CODES[number], runner.narration()
     assert not runner.world.processes()

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from warm import Warm
+
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts"
 AGENT_WORKERS = SCRIPTS / "agent_workers.py"
@@ -36,6 +38,7 @@ def place() -> str:
 
 PLACE = place()
 TEMPLATE: list[Path] = []
+WARM: list[Warm] = []
 # One for all worlds of a process: what a user's second command finds there.
 CACHE = tempfile.mkdtemp(prefix="aw-cache-", dir=PLACE)
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
@@ -74,6 +77,14 @@ class Ran(NamedTuple):
     def error(self) -> dict[str, Any]:
         """`error` of the JSON answer."""
         return self.json["error"]
+
+
+def warm() -> Warm:
+    """The process that runs the commands of this test process."""
+    if not WARM:
+        WARM.append(Warm())
+        atexit.register(WARM[0].close)
+    return WARM[0]
 
 
 class World:
@@ -188,14 +199,30 @@ class World:
         script: Path = AGENT_WORKERS,
     ) -> Ran:
         """Run agent_workers.py (or another script) in the repository."""
-        done = subprocess.run(
-            [sys.executable, str(script), *arguments], cwd=cwd or self.repo, input=stdin,
-            env={**self.env, **(env or {})}, capture_output=True, timeout=seconds, check=False,
-        )  # fmt: skip
-        out = done.stdout.decode("utf-8", "surrogateescape")
-        err = done.stderr.decode("utf-8", "surrogateescape")
-        assert "Traceback" not in err, err
-        return Ran(done.returncode, out, err)
+        folder, whole = str(cwd or self.repo), {**self.env, **(env or {})}
+        with contextlib.ExitStack() as stack:
+            given, out, err = (
+                stack.enter_context(tempfile.TemporaryFile(dir=PLACE)) for _ in range(3)
+            )
+            given.write(stdin)
+            given.seek(0)
+            if script.parent == SCRIPTS:
+                files = [file.fileno() for file in (given, out, err)]
+                running = warm().start(
+                    script.stem, list(arguments), cwd=folder, env=whole, files=files
+                )
+                code = running.wait(seconds)
+            else:
+                argv = [sys.executable, str(script), *arguments]
+                code = subprocess.run(
+                    argv, cwd=folder, env=whole, stdin=given, stdout=out, stderr=err,
+                    timeout=seconds, check=False,
+                ).returncode  # fmt: skip
+            for file in (out, err):
+                file.seek(0)
+            texts = [file.read().decode("utf-8", "surrogateescape") for file in (out, err)]
+        assert "Traceback" not in texts[1], texts[1]
+        return Ran(code, *texts)
 
     def ok(self, *arguments: str, **options: Any) -> dict[str, Any]:
         """Run with --json, demand success; the data."""
