@@ -197,6 +197,9 @@ def outcomes() -> dict[str, Any]:
             task("prepared-too", "echo more >> built.txt\n", setup=["echo x > built.txt"]),
             task("detached", COMMIT + "git checkout -q --detach\n"),
             task("elsewhere", "git checkout -q -b aside\n" + COMMIT),
+            task("rewound", "git reset -q --hard HEAD~1\n" + COMMIT, base="aged"),
+            task("rerooted", "git reset -q --soft $(git commit-tree -m root HEAD^{tree})\n"),
+            task("moved", "git reset -q --hard main\n", base="aged"),
             task("vanishes", 'rm -rf "$WORKTREE"\n'),
             task("unlinked", CHANGE + "rm .git\n", agent={"commit_leftovers": True}),
             task("killed", CHANGE + "kill -KILL $$\n"),
@@ -219,7 +222,8 @@ OUTCOMES = {
     "renames": "failed", "untold": "failed", "told": "passed", "stale": "failed", "empty": "failed",
     "hidden": "passed",
     "unset": "failed", "untested": "failed", "prepared": "no-change", "prepared-too": "passed",
-    "detached": "failed", "elsewhere": "failed", "vanishes": "failed", "unlinked": "failed",
+    "detached": "failed", "elsewhere": "failed", "rewound": "failed",
+    "rerooted": "failed", "moved": "failed", "vanishes": "failed", "unlinked": "failed",
     "killed": "failed", "skipped": "skipped",
     "undecided": "failed", "after-skipped": "passed", "after-failed": "not-started",
     "after-after": "not-started", "after-silent": "not-started", "after-quiet": "passed",
@@ -229,6 +233,9 @@ OUTCOMES = {
 def test_every_way_in_which_a_task_can_end(pair: list[Runner]) -> None:
     """C12 (silent): nothing but a change counts. C24: one failure is the failure of the run."""
     for each in pair:
+        git = each.world.git
+        made = git("commit-tree", "-p", "HEAD", "-m", "aged", "HEAD^{tree}")
+        git("branch", "aged", made)
         each.plan(**outcomes())
     runs = run_both(pair)
     for each, ran in zip(pair, runs, strict=True):
@@ -284,11 +291,14 @@ def demand_outcomes(runner: Runner, ran: Ran) -> None:
     assert rows["prepared-too"]["files_changed"] == ["built.txt"]
     for name in ("detached", "elsewhere"):
         assert "branch" in rows[name]["reason"], name
+    for name in ("rewound", "rerooted", "moved"):
+        assert "is no longer part of the branch" in rows[name]["reason"], name
+        assert statuses(rows[name]["verify"]) == [], name
     assert "could not be decided" in rows["undecided"]["reason"]
     assert "fails" in rows["after-failed"]["reason"]
     assert "after-failed" in rows["after-after"]["reason"]
     assert "silent" in rows["after-silent"]["reason"]
     made = {n for n, word in OUTCOMES.items() if word not in ("skipped", "not-started")}
-    assert runner.world.branches() == made - {"undecided"} | {"main", "aside"}
+    assert runner.world.branches() == made - {"undecided"} | {"main", "aside", "aged"}
     names = {event["task"] for event in runner.events()}
     assert names == {*OUTCOMES, None}, "the events of the run name every task"

@@ -1990,6 +1990,10 @@ def collect(run: Run, task: Task, before: set[str], stamp: int) -> None:
         result["out_of_scope"] = sorted(outside)
     if branch != task.branch:
         raise StepError("failed", f"the worktree is not on its branch {task.branch} any more")
+    if head != task.base:
+        words = ["merge-base", "--is-ancestor", task.base, head or "HEAD"]
+        if git(run, task.worktree, *words)[0] != 0:
+            raise StepError("failed", f"its base {task.base} is no longer part of the branch")
 
 
 def newer(task: Task, path: str, stamp: int) -> bool:

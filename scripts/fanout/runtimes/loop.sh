@@ -3594,7 +3594,10 @@ collect() { # NUMBER STAMP
         head=$out branch=$path
     fi
     [ "$branch" = "${x_branch[$1]}" ] ||
-        fail_task failed "the worktree is not on its branch ${x_branch[$1]} any more"
+        fail_task failed "the worktree is not on its branch ${x_branch[$1]} any more" || return
+    [ "$head" = "${x_base[$1]}" ] ||
+        out=$(become_git "${x_worktree[$1]}" merge-base --is-ancestor "${x_base[$1]}" "$head" 2>/dev/null) ||
+        fail_task failed "its base ${x_base[$1]} is no longer part of the branch"
 }
 
 # Decides what an agent's work is worth: changes, scope, changelog, verify.
