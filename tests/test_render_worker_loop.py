@@ -85,6 +85,47 @@ def test_a_task_that_names_no_place_for_its_changelog_entry_is_told(runner: Runn
     assert (ran.data["without_changelog"], ran.err) == ([], "")
 
 
+def test_a_misspelt_variable_is_told_wherever_it_stands(runner: Runner) -> None:
+    """A condition about a path that can never exist would skip a backup without a word."""
+    bad = "x/{DATBASE}"
+    where = "repo base worktree_root preflight[0] backups[0].run[1] backups[0].when.not.path_exists"
+    where += " backups[0].artifact backups[0].check checks[0] changelog_file agent.args[0]"
+    where += " agent.env.E tasks[0].prompt tasks[0].branch tasks[0].base tasks[0].owns[0]"
+    where += " tasks[0].changelog tasks[0].when.env.E tasks[0].agent.prompt_arg postflight[0].run"
+    where += " tasks[0].for_each.file tasks[0].setup[0] tasks[0].verify[0] rollback[0]"
+    one = task(
+        "t-{item}", f"echo {bad}\n", branch=bad, base=bad, owns=[bad], changelog=bad, setup=[bad],
+        when={"env": {"E": bad}}, agent={"prompt_arg": bad}, for_each={"file": bad}, verify=[bad],
+    )  # fmt: skip
+    plan: dict[str, Any] = {
+        "variables": {"DATABASE": "d"}, "repo": bad, "base": bad, "worktree_root": bad,
+        "preflight": [bad], "checks": [bad], "changelog_file": bad, "rollback": [bad],
+        "postflight": [{"run": bad}],
+        "backups": [{"run": ["x", bad], "artifact": bad, "check": bad,
+                     "when": {"not": {"path_exists": bad}}}],
+        "agent": {"cli": "sh", "args": [bad], "env": {"E": bad}}, "tasks": [one],
+    }  # fmt: skip
+    ran = render(*written(runner, **plan))
+    assert ran.code == 0
+    notes = ran.data["unknown_variables"]
+    assert sorted(notes) == sorted(
+        f"`{{DATBASE}}` at {place} is no variable; did you mean {{DATABASE}}?"
+        for place in where.split()
+    )
+    assert f"note: {notes[0]}\n" in ran.err
+    assert f"note: and {len(notes) - 10} more" in ran.err
+
+    known = "{DATABASE} ${DATBASE} {data} {} {A-B} {item} {RUN_ID} {Data}"
+    fine = task("t", f"{known}\n", changelog="c", for_each=["a"])
+    ran = render(*written(runner, variables={"DATABASE": "d"}, tasks=[fine]))
+    assert (ran.code, ran.data["unknown_variables"], ran.err) == (0, [], "")
+    ran = render(*written(runner, preflight=["echo {QQ}"], tasks=[fine]))
+    assert ran.data["unknown_variables"] == [
+        "`{DATABASE}` at tasks[0].prompt is no variable and stays as it is",
+        "`{QQ}` at preflight[0] is no variable and stays as it is",
+    ][::-1]  # fmt: skip
+
+
 def test_it_answers_with_what_it_wrote_and_what_comes_next(runner: Runner) -> None:
     """As a process, and the commands of its answer work as they stand."""
     words = written(runner)

@@ -87,10 +87,14 @@ COMMAND_SHAPE = "a string, a list of strings or an object with `run`"
 
 
 class Loaded(NamedTuple):
-    """A plan in order. `sha256` is over the plan file and every file that it embeds."""
+    """A plan in order. `sha256` is over the plan file and every file that it embeds.
+
+    `notes` tell of placeholders that look like variables and are none.
+    """
 
     value: dict[str, Any]
     sha256: str
+    notes: list[str]
 
 
 class Repeated(dict[str, "Any"]):
@@ -207,6 +211,7 @@ class Reader:
         self.mappings: dict[str, dict[str, Any]] = {}
         # The names that a placeholder may have in what is being read.
         self.names: frozenset[str] = frozenset(BUILT_IN)
+        self.notes: list[str] = []
         # The backups about which a condition may ask there; None before any has run.
         self.backups: list[str] | None = None
 
@@ -302,13 +307,33 @@ class Reader:
     def text(self, value: Any, where: str, *, empty: bool = False) -> str | dict[str, Any]:
         """A string in which placeholders are replaced when it is used."""
         text = self.string(value, where, empty=empty)
+        return self.filled(text, where)
+
+    def filled(self, text: str, where: str) -> str | dict[str, Any]:
+        """A checked string with its marks."""
+        self.note_unknown(text, where)
         return marked(text, templates.scan(text, self.names))
+
+    def note_unknown(self, text: str, where: str) -> None:
+        """Note what looks like a variable, in capital letters, and stays as it stands."""
+        for place in templates.PLACEHOLDER.finditer(text):
+            name = place[1]
+            if name in self.names or not name.isupper() or templates.is_kept(place):
+                continue
+            from difflib import get_close_matches
+
+            close = get_close_matches(name[:100], sorted(self.names), 1)
+            advice = f"; did you mean {{{close[0]}}}?" if close else " and stays as it is"
+            note = f"`{{{name}}}` at {where} is no variable{advice}"
+            if note not in self.notes:
+                self.notes.append(note)
 
     def shell(self, value: Any, where: str) -> str | dict[str, Any]:
         """A command for Bash, in which values stay data."""
         text = self.string(value, where)
         if not text.strip():
             raise self.wrong(where, "must not be empty")
+        self.note_unknown(text, where)
         try:
             return marked(text, templates.scan_shell(text, self.names))
         except templates.UnfitPlaceError as unfit:
@@ -322,12 +347,12 @@ class Reader:
     def inside(self, value: Any, where: str) -> str | dict[str, Any]:
         """A path or pattern inside of the repository."""
         text = self.matching(value, where, INSIDE, "a relative path inside of the repository")
-        return marked(text, templates.scan(text, self.names))
+        return self.filled(text, where)
 
     def revision(self, value: Any, where: str) -> str | dict[str, Any]:
         """A commit's name."""
         text = self.matching(value, where, REVISION, "a commit or branch")
-        return marked(text, templates.scan(text, self.names))
+        return self.filled(text, where)
 
     # --- Commands and conditions
 
@@ -467,7 +492,7 @@ class Reader:
         parts = [
             {
                 "env": self.matching(name, shown_path(f"{where}.{name}"), VARIABLE, what),
-                "equals": self.text(text, f"{where}.{name}", empty=True),
+                "equals": self.text(text, shown_path(f"{where}.{name}"), empty=True),
             }
             for name, text in wanted.items()
         ]
@@ -525,21 +550,33 @@ class Reader:
             made["prompt_mode"] = mode
         return made
 
-    def marked_agent(self, agent: dict[str, Any]) -> dict[str, Any]:
-        """An agent as the loaded plan has it."""
+    def marked_agent(
+        self, agent: dict[str, Any], where: str, own: dict[str, Any]
+    ) -> dict[str, Any]:
+        """An agent as the loaded plan has it; `own` are the fields that the task gives itself."""
 
-        def text(word: str) -> str | dict[str, Any]:
-            return marked(word, templates.scan(word, self.names))
+        def place(key: str, fields: dict[str, Any] = own) -> str:
+            ours = key in fields or ("harness" in own and key in CALL)
+            return where if ours else "agent"
+
+        def text(key: str) -> str | dict[str, Any]:
+            return self.filled(agent.get(key, ""), f"{place(key)}.{key}")
 
         return {
-            "cli": text(agent["cli"]),
-            "work_dir_arg": text(agent.get("work_dir_arg", "")),
-            "args": [text(word) for word in agent.get("args", ())],
+            "cli": text("cli"),
+            "work_dir_arg": text("work_dir_arg"),
+            "args": [
+                self.filled(word, f"{place('args')}.args[{number}]")
+                for number, word in enumerate(agent.get("args", ()))
+            ],
             "prompt_mode": agent.get("prompt_mode", "stdin"),
-            "prompt_arg": text(agent.get("prompt_arg", "")),
+            "prompt_arg": text("prompt_arg"),
             "log_name": agent.get("log_name", "agent.log"),
             "timeout_seconds": agent["timeout_seconds"],
-            "env": {name: text(word) for name, word in agent.get("env", {}).items()},
+            "env": {
+                name: self.filled(word, shown_path(f"{place(name, own.get('env', {}))}.env.{name}"))
+                for name, word in agent.get("env", {}).items()
+            },
             "commit_leftovers": agent.get("commit_leftovers", False),
             "allow_no_change": agent.get("allow_no_change", False),
             "rerun_interrupted": agent.get("rerun_interrupted", False),
@@ -590,7 +627,7 @@ class Reader:
             text = self.prompt_file(self.fixed(fields["prompt_file"], place), place)
         if not text.strip():
             raise self.wrong(place, "is an empty prompt")
-        return marked(text, templates.scan(text, self.names))
+        return self.filled(text, place)
 
     def prompt_file(self, name: str, where: str) -> str:
         """The content of a prompt's file."""
@@ -656,6 +693,7 @@ class Reader:
             branch = self.matching(fields["branch"], f"{where}.branch", BRANCH, what)
             if len(branch) > BRANCH_LIMIT:
                 raise self.wrong(f"{where}.branch", f"is longer than {BRANCH_LIMIT} characters")
+            self.note_unknown(branch, f"{where}.branch")
         own = self.agent(fields.get("agent", {}), f"{where}.agent", agent)
         own["timeout_seconds"] = self.timeout(fields, where, own["timeout_seconds"])
         if "allow_no_change" in fields:
@@ -682,7 +720,7 @@ class Reader:
             "for_each": each,
             "setup": self.commands(fields, "setup", f"{where}."),
             "verify": self.commands(fields, "verify", f"{where}."),
-            "agent": self.marked_agent(own),
+            "agent": self.marked_agent(own, f"{where}.agent", fields.get("agent", {})),
             "changelog": self.inside(fields["changelog"], f"{where}.changelog")
             if "changelog" in fields else None,
             "estimate_minutes": self.minutes(fields, "estimate_minutes", f"{where}."),
@@ -762,7 +800,7 @@ class Reader:
             "postflight": self.commands(fields, "postflight", ""),
             "rollback": self.commands(fields, "rollback", ""),
         }  # fmt: skip
-        return Loaded(loaded, self.digest.hexdigest())
+        return Loaded(loaded, self.digest.hexdigest(), self.notes)
 
     def run_name(self, fields: dict[str, Any]) -> str:
         """The run's name; by default the plan file's."""

@@ -24,13 +24,15 @@ MADE_HERE = "# A runner, rendered from a plan by render_worker_loop.py."
 class Runner(NamedTuple):
     """A rendered runner: its text, and what it was rendered from.
 
-    `untold` are the tasks that name no file for their changelog entry.
+    `untold` are the tasks that name no file for their changelog entry, `notes` tell of what looks
+    like a variable and is none.
     """
 
     text: str
     sha256: str
     tasks: int
     untold: list[str]
+    notes: list[str]
 
 
 def render(config: str, language: str, output: str) -> Runner:
@@ -43,7 +45,8 @@ def render(config: str, language: str, output: str) -> Runner:
     parts = ["\n".join(head), runtime.rstrip("\n"), data(value, language)]
     tasks: list[dict[str, Any]] = loaded.value["tasks"]
     untold = [name_of(task) for task in tasks if task["changelog"] is None]
-    return Runner("\n\n".join(parts) + "\n", loaded.sha256, len(tasks), untold)
+    text = "\n\n".join(parts) + "\n"
+    return Runner(text, loaded.sha256, len(tasks), untold, loaded.notes)
 
 
 def header(value: dict[str, Any], language: str, config: str, output: str) -> list[str]:

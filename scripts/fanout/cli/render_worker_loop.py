@@ -55,11 +55,16 @@ def answer(options: argparse.Namespace) -> Answer:
         "plan_sha256": runner.sha256,
         "tasks": runner.tasks,
         "without_changelog": runner.untold,
+        "unknown_variables": runner.notes,
         "written": not options.check,
     }
     if runner.untold:
         names = ", ".join(runner.untold[:10]) + (", ..." if len(runner.untold) > 10 else "")
         warn(f"no `changelog` path, so no entry will be demanded of: {names}")
+    for note in runner.notes[:10]:
+        warn(note)
+    if len(runner.notes) > 10:
+        warn(f"and {len(runner.notes) - 10} more such placeholders")
     count = "1 task" if runner.tasks == 1 else f"{runner.tasks} tasks"
     if options.check:
         state = rendering.require_same(path, runner.text)
