@@ -983,6 +983,52 @@ def test_one_task_heeds_failures_and_lost_backups(runner: Runner) -> None:
     runner.ends(0, "task", "two")
 
 
+def test_an_agent_that_removes_its_records_fails_alone_and_is_not_started_again(
+    runner: Runner,
+) -> None:
+    """Neither while it runs, nor by a plain RESUME=1, also when its branch is gone as well."""
+    gone = 'rm -rf "$RUN_DIR/tasks/$TASK"\n'
+    starts = runner.world.root / "starts"
+    away = 'git -C "$REPO_ROOT" worktree remove --force "$WORKTREE"\n'
+    away += f'git -C "$REPO_ROOT" branch -q -D "$TASK"\necho x >> {starts}\n{gone}'
+    runner.plan(task("away", away), task("hides", COMMIT + gone), task("good"), max_parallel=1)
+    runner.ends(1)
+    assert runner.statuses() == {"away": "failed", "hides": "failed", "good": "passed"}
+    assert "was removed" in runner.result("hides")["reason"]
+    assert [e["event"] for e in runner.events() if e["task"] == "hides"][-1] == "error"
+    for name in ("away", "good"):
+        shutil.rmtree(runner.folder / "tasks" / name)
+    runner.ends(1, RESUME="1")
+    runner.ends(3, "task", "away")
+    assert runner.statuses() == {"away": "failed", "hides": "failed", "good": "failed"}
+    assert "its record is gone" in runner.tasks()["away"]["reason"]
+    assert starts.read_text() == "x\n"
+    runner.ends(1, RESUME="1", RERUN="away")
+    assert starts.read_text() == "x\nx\n"
+
+
+def test_an_interrupted_agent_without_its_records_is_not_started_again(runner: Runner) -> None:
+    starts, ready = runner.world.root / "starts", runner.world.root / "ready"
+    runner.plan(
+        task("one", f'echo x >> {starts}\nrm -rf "$RUN_DIR/tasks/one"\n{flag(ready)}sleep 30\n')
+    )
+    process = runner.start()
+    runner.wait_for_file(ready)
+    process.terminate()
+    assert process.wait(30) == 143
+    assert runner.statuses() == {"one": "interrupted"}
+    runner.ends(1, RESUME="1")
+    assert starts.read_text() == "x\n"
+
+
+def test_a_place_for_runs_that_cannot_be_made(runner: Runner) -> None:
+    runner.plan(task("one"))
+    ran = runner.ends(1, LOG_ROOT="/proc/x")
+    assert ran.err.startswith("error: cannot make /proc/x/r1: No such file")
+    assert ran.err.count("\n") == 2
+    assert "\nhint: give a LOG_ROOT" in ran.err
+
+
 def test_the_report_names_the_logs_of_what_failed(runner: Runner) -> None:
     runner.plan(
         task("one", COMMIT, verify=[{"name": "check", "run": "exit 3"}]),

@@ -161,6 +161,8 @@ class Run:
         self.integration: str | None = None
         self.values: dict[str, str] = {}
         self.tasks: list[Task] = []
+        # Tasks of which the run's events say that their agent was started.
+        self.started: set[str] = set()
         self.gate: dict[str, Any] = {}
         self.postflight: list[dict[str, Any]] = []
         self.status = "running"
@@ -281,7 +283,10 @@ def make_dir(path: str) -> None:
     try:
         os.mkdir(path, 0o700)
     except FileNotFoundError:
-        make_dir(os.path.dirname(path))
+        above = os.path.dirname(path)
+        if os.path.isdir(above):
+            raise
+        make_dir(above)
         make_dir(path)
     except FileExistsError:
         if not os.path.isdir(path):
@@ -381,6 +386,8 @@ def event(
         # A task that was never started has no log of its own.
         own = task is not None and task.result.get("started_at") is not None
         places = [f"{task.folder}/events.jsonl"] if task and own else []
+        if task and own:
+            keep_folder(run, task)
         if task is None or run.whole:
             places.append("events.jsonl")
         for place in places:
@@ -409,12 +416,14 @@ def mark_log(log: str) -> None:
         append(log, f"--- {now()} again")
 
 
-def read_events(path: str) -> list[dict[str, Any]]:
-    """The events of a file; torn lines are left out."""
+def read_events(path: str, part: bytes = b"") -> list[dict[str, Any]]:
+    """The events of a file whose line holds a text; torn lines are left out."""
     found: list[dict[str, Any]] = []
     try:
         with open(path, "rb") as file:
             for line in file:
+                if part not in line:
+                    continue
                 try:
                     value = json.loads(line)
                 except ValueError:
@@ -428,11 +437,36 @@ def read_events(path: str) -> list[dict[str, Any]]:
 
 def save_task(run: Run, task: Task) -> None:
     """Write a task's record, and in a whole run the manifest."""
+    keep_folder(run, task)
     text = write_record(run, f"{task.folder}/result.json", task.result)
     with run.changed:
         task.row = row_of(text)
         if run.whole:
             save_manifest(run)
+
+
+def keep_folder(run: Run, task: Task) -> None:
+    """Make the folder of a task's records again if it is gone; the run's own is not made again."""
+    if os.path.isdir(run.folder):
+        make_dir(os.path.join(run.folder, task.folder))
+
+
+def recorded(run: Run, task: Task) -> dict[str, Any]:
+    """A task's record, {} without one. Of an agent that had started it is known without one too."""
+    found = read(os.path.join(run.folder, task.folder, "result.json"))
+    if found is None and task.name in run.started:
+        reason = "its agent had started, and its record is gone"
+        found = {**blank_result(task), "status": "failed", "reason": reason, "agent_started": True}
+    return found or {}
+
+
+def agents_started(run: Run) -> set[str]:
+    """The tasks whose agent was started, as the run's events tell: a task may lose its folder."""
+    return {
+        str(one.get("task"))
+        for one in read_events(os.path.join(run.folder, "events.jsonl"), b'"phase": "agent"')
+        if one.get("event") == "started" and one.get("phase") == "agent"
+    }
 
 
 def save_gate(run: Run) -> None:
@@ -1319,8 +1353,9 @@ def load_run(run: Run) -> None:
             task.base = bases.get(task.name, run.base)
     else:
         run.tasks = expand(run, {})
+    run.started = agents_started(run)
     for task in run.tasks:
-        task.result = read(os.path.join(run.folder, task.folder, "result.json")) or {}
+        task.result = recorded(run, task)
 
 
 def changed_parts(run: Run) -> list[str]:
@@ -1455,8 +1490,12 @@ def enter(run: Run, base: str) -> None:
         raise RunError(2, f"there is no run {run.id!r} to go on with", "check RUN_ID and LOG_ROOT")
     exclude(run)
     run.first = look_around(run)
-    make_dir(run.folder)
-    write(os.path.join(run.folder, ".started"), "")
+    try:
+        make_dir(run.folder)
+        write(os.path.join(run.folder, ".started"), "")
+    except OSError as error:
+        raise RunError(1, f"cannot make {run.folder}: {error.strerror}",
+                       "give a LOG_ROOT that can be written to") from None  # fmt: skip
     event(run, "started", "run", base=base)
 
 
@@ -1688,6 +1727,7 @@ def run_task(run: Run, task: Task) -> None:
     began = time.monotonic()
     run.ran = True
     try:
+        keep_folder(run, task)
         place = Place(run, "task", task.folder, task)
         try:
             if task.plan["when"] is not None and not known.get("agent_started"):
@@ -1774,6 +1814,10 @@ def work(run: Run, task: Task, folder: str, known: dict[str, Any]) -> None:
     else:
         status, code = run_agent(run, task, folder, prompt, log)
     result["exit_code"] = code
+    lost = not os.path.isdir(folder)
+    if lost:
+        keep_folder(run, task)
+        write(os.path.join(folder, ".agent-started"), "")
     word = "timed_out" if status == "timed-out" else "exited"
     event(run, word, "agent", task=task, status=status, exit_code=code)
     try:
@@ -1788,6 +1832,8 @@ def work(run: Run, task: Task, folder: str, known: dict[str, Any]) -> None:
         raise StepError(status, "interrupted")
     if status == "failed":
         raise StepError(status, f"the agent ended with exit code {code}")
+    if lost:
+        raise StepError("failed", f"the folder of its records, {folder}, was removed")
     judge(run, task, folder)
 
 
@@ -2841,7 +2887,7 @@ def demand_none_failed(run: Run, task: Task) -> None:
 
 def take_up(run: Run, task: Task) -> None:
     """Read a task's record; what a dead runner left of it is ended and recorded."""
-    task.result = read(os.path.join(run.folder, task.folder, "result.json")) or {}
+    task.result = recorded(run, task)
     if task.status == "running":
         end = os.path.join(run.folder, task.folder, ".agent-exit")
         known = file_bytes(end)

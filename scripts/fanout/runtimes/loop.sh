@@ -1093,12 +1093,16 @@ take_report() { # LINE
 }
 
 take_event() { # JOB TIME|WORD|PHASE|NAME|DATA
-    local rest=$2 time word phase who=-
+    local rest=$2 time word phase who=- number
     time=${rest%%|*} rest=${rest#*|}
     word=${rest%%|*} rest=${rest#*|}
     phase=${rest%%|*} rest=${rest#*|}
     [ "${job_task[$1]}" = - ] || who=${x_name[job_task[$1]]}
-    [ "$word $phase" != "started agent" ] || say "$who" "agent started"
+    if [ "$word $phase" = "started agent" ]; then
+        number=${job_task[$1]}
+        x_agent_started[number]=1
+        say "$who" "agent started"
+    fi
     ((whole)) || return 0
     make_event "$time" "$word" "$phase" "$who" "${rest%%|*}" "${rest#*|}"
     put_event "$answer"
@@ -2328,7 +2332,7 @@ begun_record() { # NUMBER
     start_record "$1"
     r_status=running
     { IFS= read -r r_started <"$folder/.job"; } 2>/dev/null
-    if [ -e "$folder/.agent-started" ]; then
+    if [ -e "$folder/.agent-started" ] || ((${x_agent_started[$1]-0})); then
         use_task "$1"
         r_agent_started=true
         new_list "$t_verify"
@@ -2382,6 +2386,10 @@ task_interrupted() { # NUMBER REASON
     stamp
     json_set "$record" ended_at "\"$answer\""
     record=$answer
+    if [ ! -d "$run_dir/tasks/${x_name[$1]}" ] && ((x_agent_started[$1])); then
+        make_folder "$run_dir/tasks/${x_name[$1]}"
+        { : >"$run_dir/tasks/${x_name[$1]}/.agent-started"; } 2>/dev/null
+    fi
     [ "$2" != interrupted ] || add_changes "$1"
     make_event "$now" stopped task "${x_name[$1]}" - "{\"reason\": \"$2\"}"
     put_task_event "$1" "$answer"
@@ -2399,7 +2407,7 @@ put_task_event() { # NUMBER EVENT
     sequence=$kept
     ((!whole)) || put_event "$2"
 }
-whole=0 sequence=0
+whole=0 sequence=0 lost_agents=' '
 
 # --- Gate -----------------------------------------------------------------------------------
 
@@ -2471,7 +2479,9 @@ enter() {
     ((!is_resumed)) || [ -d "$run_dir" ] ||
         die 2 "there is no run '$run_id' to go on with" "check RUN_ID and LOG_ROOT"
     exclude_runs
-    if ! mkdir -p -- "$run_dir" || ! : >"$run_dir/.started"; then die 1 "cannot make $run_dir"; fi
+    if ! why=$({ LC_ALL=C mkdir -p -- "$run_dir" && : >"$run_dir/.started"; } 2>&1); then
+        die 1 "cannot make $run_dir: ${why##*: }" "give a LOG_ROOT that can be written to"
+    fi
     open_events
     begin_run started "{\"base\": \"$base_now\"}"
 }
@@ -3042,13 +3052,38 @@ load_run() {
         expand || die 1 "$why"
     fi
     list_names
+    find_lost_agents
     read_results
 }
 
 read_results() {
     local number
     for ((number = 0; number < ${#x_row[@]}; number++)); do
-        read_result "$number" || forget_record "$number"
+        read_result "$number" || miss_record "$number"
+    done
+}
+
+# Takes up that a task has no record. Of an agent that had started it is known without one too.
+miss_record() { # NUMBER
+    forget_record "$1"
+    case $lost_agents in *" ${x_name[$1]} "*) ;; *) return ;; esac
+    start_record "$1"
+    r_status=failed r_reason='its agent had started, and its record is gone' r_agent_started=true
+    make_record
+    take_result "$1" "$answer"
+}
+
+# Sets `lost_agents` to the tasks whose agent was started, as the run's events tell, and that have no
+# record: a task may lose its folder.
+find_lost_agents() {
+    local name folder out
+    lost_agents=' '
+    [ -s "$run_dir/events.jsonl" ] || return 0
+    out=$(sed -n 's/^.*"event": "started", "task": "\([^"]*\)", "phase": "agent".*$/\1/p' \
+        "$run_dir/events.jsonl")
+    for name in $out; do
+        folder=$run_dir/tasks/$name
+        [ -e "$folder/result.json" ] || [ -e "$folder/.job" ] || lost_agents+="$name "
     done
 }
 
@@ -3140,6 +3175,9 @@ task_job() { # NUMBER
     job_event "$word" task - "{\"status\": \"$r_status\", \"reason\": $answer}"
     make_record
     kill -0 "$$" || exit 1
+    word=$answer
+    keep_folder "$folder"
+    answer=$word
     if { printf '%s\n' "$answer" >"$folder/.result"; } 2>/dev/null; then
         # The coordinator waits for the end of this process before it reads the record.
         tell "over|$this_job|done"
@@ -3154,10 +3192,17 @@ task_job() { # NUMBER
 save_task() { # FOLDER
     # A job whose coordinator is gone has nothing to say any more.
     kill -0 "$$" 2>/dev/null || exit 1
+    keep_folder "$1"
     make_record
     write_file "$1/result.json" "$answer$newline" ||
         fail_task failed "its record cannot be written: $write_error" || return
     tell "record|$this_job|"
+}
+
+# Makes the folder of a task's records again if it is gone; the run's own is not made again.
+keep_folder() { # FOLDER
+    [ ! -d "$1" ] && [ -d "$run_dir" ] || return 0
+    mkdir -p -- "$1" 2>/dev/null && exec 5>>"$1/events.jsonl"
 }
 
 # Answers what is known of an agent when its runner was not there any more: its exit code, -1 when
@@ -3175,7 +3220,7 @@ agent_end() { # NUMBER
 # Worktree, setup, agent, changes, verify. Fails with the task's status. KNOWN is the record of an
 # earlier try; an agent that ended meanwhile is not started again.
 do_task() { # NUMBER FOLDER KNOWN
-    local number=$1 folder=$2 known=$3 prompt log word status='' stamp='' ended=-1
+    local number=$1 folder=$2 known=$3 prompt log word status='' stamp='' ended=-1 lost=0
     if [ -n "$known" ] && ((x_agent_started[number])); then
         json_get "$known" status
         if [ "$answer" = interrupted ] && ! is_in_rerun "$number"; then
@@ -3213,6 +3258,8 @@ do_task() { # NUMBER FOLDER KNOWN
     else
         run_agent "$number" "$folder" "$prompt" "$log" || return
     fi
+    [ -d "$folder" ] || lost=1
+    keep_folder "$folder"
     word=exited
     [ "$status" != timed-out ] || word=timed_out
     job_event "$word" agent - "{\"status\": \"$status\", \"exit_code\": ${r_code:-null}}"
@@ -3227,6 +3274,7 @@ do_task() { # NUMBER FOLDER KNOWN
         ;;
     failed) fail_task failed "the agent ended with exit code $r_code" || return ;;
     esac
+    ((!lost)) || fail_task failed "the folder of its records, $folder, was removed" || return
     r_status=running r_reason=''
     judge "$number" "$folder"
 }
@@ -4554,7 +4602,7 @@ require_none_failed() { # NUMBER
 
 # Reads a task's record; what a dead runner left of it is ended and recorded.
 take_up() { # NUMBER
-    read_result "$1" || forget_record "$1"
+    read_result "$1" || miss_record "$1"
     [ "${x_status[$1]}" = running ] || return 0
     find_unended "$1"
     end_old_jobs "$1"
