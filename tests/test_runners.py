@@ -24,7 +24,7 @@ from runner_world import (
     statuses,
     task,
 )
-from world import SAMPLE_AGENT, wait_for
+from world import SAMPLE_AGENT, SCRIPTS, wait_for
 
 __all__ = ["runner", "runner_language"]
 
@@ -189,7 +189,8 @@ def report_commands_work(runner: Runner) -> None:
     report = runner.log("REPORT.md").decode()
     blocks = re.findall(r"^```bash\n(.*?)^```", report, re.M | re.S)
     # Approving takes a look first.
-    assert any(block.startswith("integrate_workers.py forecast ") for block in blocks)
+    program = 'python3 "$SKILL_DIR/scripts/integrate_workers.py"'
+    assert any(block.startswith(f"{program} forecast ") for block in blocks)
     pasted = [b for b in blocks if "RESUME=1" not in b and "integrate_workers.py" not in b]
     for words in ("merge --no-ff", "worktree remove", "branch -d", " diff ", " log ", " status"):
         assert any(words in block for block in pasted), (words, report)
@@ -1047,6 +1048,68 @@ def test_the_report_names_the_logs_of_what_failed(runner: Runner) -> None:
     runner.ends(3)
     disk = f"- preflight disk: {runner.folder}/preflight/disk.log\n"
     assert disk in runner.log("REPORT.md").decode()
+
+
+def test_the_reports_commands_can_be_pasted(runner: Runner) -> None:
+    """Those of the skill need SKILL_DIR alone; to clean up is told for what can be merged."""
+    runner.plan(task("one"), task("bad", CHANGE + "exit 3\n"))
+    ran = runner.ends(1)
+    assert "next: merge what was reviewed, with the skill's scripts; SKILL_DIR is" in ran.out
+    report = runner.log("REPORT.md").decode()
+    blocks = dict(re.findall(r"^## (.*)\n\n```bash\n((?:.*\n)*?)```$", report, re.M))
+    merge = next(text for title, text in blocks.items() if "SKILL_DIR is the skill's" in title)
+    assert report.count("SKILL_DIR is") == 1
+    env = {**runner.world.env, "SKILL_DIR": str(SCRIPTS.parent)}
+    done = subprocess.run(
+        ["bash", "-e", "-c", f"{merge.rstrip()} --no-changelog-needed one=test"],
+        env=env,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (runner.repo / "one.txt").exists()
+    ((title, clean),) = [row for row in blocks.items() if row[0].startswith("Clean up")]
+    assert "ignored files" in title
+    assert "one" in clean
+    assert "bad" not in clean
+
+
+def test_control_characters_in_what_is_printed(runner: Runner) -> None:
+    value = "a\x1b[31m\x07\x7f\x9b\rb\tc"
+    runner.plan(
+        task("one", "exit 1\n", setup=[["echo", "{V}"]]), rollback=[["echo", "{V}"]],
+        variables={"V": value},
+    )  # fmt: skip
+    out = runner.ends(0, DRY_RUN="1").out
+    shown = r"a\x1b[31m\x07\x7f\xc2\x9b\x0db"
+    assert f"setup setup-01: echo '{shown}\tc'\n" in out
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", out)
+    runner.ends(1)
+    script = runner.log("rollback.sh").decode()
+    line = next(line for line in script.split("\n") if line.startswith("printf '%s"))
+    assert shown in line
+    done = subprocess.run(["bash", runner.folder / "rollback.sh"], capture_output=True, check=True)
+    assert done.stdout.decode() == f"rollback rollback-01: echo '{shown}\tc'\n{value}\n"
+
+
+def test_settings_that_go_with_none_are_told(runner: Runner) -> None:
+    """RESUME without RUN_ID, RERUN without RESUME, a value for a variable that is not there."""
+    runner.plan(task("one"), variables={"HOST": "a", "PORT": "1"})
+    alone = {"RESUME": "1", "RUN_ID": None}
+    assert "there is no run in" in runner.refused(2, env=alone)
+    runner.ends(0, "gate", PLAN_HOST="b", PLAN_item="x")
+    for env in (alone, {**alone, "DRY_RUN": "1"}):
+        error = runner.refused(2, env=env)
+        assert error == "error: RESUME=1 needs RUN_ID\nhint: the newest run is RUN_ID=r1"
+    for word in ("all", "gate"):
+        error = runner.refused(2, word, RUN_ID="r2", RERUN="one")
+        assert error.startswith("error: RERUN is for a run that goes on\nhint: say RESUME=1")
+    note = "note: PLAN_HSOT is set, and the plan has no variable HSOT; it has: HOST, PORT\n"
+    assert runner.ends(0, DRY_RUN="1", PLAN_HSOT="b", PLAN_PORT="2").err == note
+    assert runner.ends(0, "task", "one", PLAN_HSOT="b").err.startswith(note)
+    assert runner.ends(0, "status", PLAN_HSOT="b").err == ""
 
 
 def test_a_dry_run_shows_prompts_and_what_is_left(runner: Runner) -> None:

@@ -230,6 +230,15 @@ def quoted(word: str) -> str:
     return "'" + word.replace("'", "'\\''") + "'"
 
 
+def visible(text: str) -> str:
+    """A text for a terminal: its control characters but tabs and line ends as escapes."""
+
+    def escaped(found: re.Match[str]) -> str:
+        return "".join(f"\\x{byte:02x}" for byte in found[0].encode())
+
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", escaped, text)
+
+
 def slug(item: str, position: int) -> str:
     """An item as part of a name."""
     if re.fullmatch(r"[A-Za-z0-9_-]{1,40}", item):
@@ -2303,7 +2312,7 @@ def write_rollback(run: Run) -> None:
         lines.append(f"export {name}={quoted(run.values[name])}")
     for command in run.plan["rollback"]:
         line = " ".join(map(quoted, argv_of(command, run.values)))
-        shown = quoted(f"rollback {command['name']}: {clear(command, run.values)}")
+        shown = quoted(visible(f"rollback {command['name']}: {clear(command, run.values)}"))
         lines.append("")
         if command["when"] is None:
             lines += [f"printf '%s\\n' {shown}", line]
@@ -2381,15 +2390,17 @@ def next_commands(run: Run) -> list[tuple[str, list[str]]]:
     if good:
         where = f"--repo {quoted(run.root)} --run {quoted(run.folder)}"
         names = " ".join(t.name for t in good)
-        merge = [f"integrate_workers.py forecast {names} {where}"]
+        program = 'python3 "$SKILL_DIR/scripts/integrate_workers.py"'
+        merge = [f"{program} forecast {names} {where}"]
         for task in good:
             commit = task.result["head"]
             if task.result["uncommitted"]:
                 commit = f'"$(git -C {quoted(task.worktree)} rev-parse HEAD)"'
-            merge.append(f"integrate_workers.py review {task.name} {where}")
-            merge.append(f"integrate_workers.py approve {task.name} --commit {commit} {where}")
-        merge.append(f"integrate_workers.py merge {names} {where}")
-        found.append(("Merge what was reviewed, with the skill's scripts", merge))
+            merge.append(f"{program} review {task.name} {where}")
+            merge.append(f"{program} approve {task.name} --commit {commit} {where}")
+        merge.append(f"{program} merge {names} {where}")
+        title = "Merge what was reviewed, with the skill's scripts; SKILL_DIR is the skill's folder"
+        found.append((title, merge))
         merge = [f"{git_at} merge --no-ff {quoted(t.branch)}" for t in good]
         found.append(("Merge without the skill, which checks nothing", merge))
     if run.status not in ("passed", "running"):
@@ -2402,12 +2413,13 @@ def next_commands(run: Run) -> list[tuple[str, list[str]]]:
         if again:
             command = f"{start} RERUN={again} RUN_ID={run.id} {logs}{runner}"
             found.append(("Start agents again, after a look at their worktrees", [command]))
-    if made:
+    if good:
         clean: list[str] = []
-        for task in made:
+        for task in good:
             clean.append(f"{git_at} worktree remove {quoted(task.worktree)}")
             clean.append(f"{git_at} branch -d {quoted(task.branch)}")
-        found.append(("Clean up what was merged", clean))
+        title = "Clean up what was merged; ignored files in a worktree go with it without a word"
+        found.append((title, clean))
     return found
 
 
@@ -2500,7 +2512,7 @@ def print_summary(run: Run) -> None:
     """The table and where to go on."""
     lines = [table(run), f"report: {os.path.join(run.folder, 'REPORT.md')}"]
     for title, commands in next_commands(run):
-        lines += [f"next: {title.lower()}", f"      {commands[0]}"]
+        lines += [f"next: {title[0].lower()}{title[1:]}", f"      {commands[0]}"]
     show("\n".join(lines))
 
 
@@ -2679,7 +2691,7 @@ def dry_run(run: Run) -> None:
     lines = [f"run {run.values['RUN_ID']}", f"repo {run.root}"]
     lines += [f"base {fill(plan['base'], run.values)}", f"worktrees {worktree_root(run)}"]
     lines += [f"at most {run.max_parallel} at once", *describe(plan, run.tasks, view)]
-    show("\n".join([*lines, "nothing was run and nothing was changed"]))
+    show(visible("\n".join([*lines, "nothing was run and nothing was changed"])))
 
 
 def not_run_again(run: Run) -> dict[str, str]:
@@ -2941,6 +2953,16 @@ def phase_status(run: Run) -> int:
     return 0
 
 
+def note_unknown_values(run: Run) -> None:
+    """Tell of values in the environment for variables that the plan does not have."""
+    names = list(run.plan["variables"])
+    for word in sorted(os.environ):
+        name = word.removeprefix("PLAN_")
+        if re.fullmatch(r"PLAN_[A-Za-z0-9_]+", word) and name not in names:
+            known = ", ".join(names) or "none"
+            put(f"note: {word} is set, and the plan has no variable {name}; it has: {known}\n")
+
+
 def newest_run(place: str) -> str:
     """The name of the run that was written to last. Raises RunError (2)."""
     found: list[tuple[float, str]] = []
@@ -2980,7 +3002,15 @@ def main(plan: dict[str, Any], words: list[str]) -> int:
         run = Run(plan)
         if phase in ("task", "finish") and not run.id:
             raise RunError(2, f"{phase} needs RUN_ID", "say RUN_ID=... in the environment")
+        if phase in ("all", "gate") and run.rerun and not run.resume:
+            raise RunError(2, "RERUN is for a run that goes on", "say RESUME=1 RUN_ID=... as well")
+        unnamed = not run.id
         locate(run)
+        if phase in ("all", "gate") and run.resume and unnamed:
+            newest = newest_run(os.path.dirname(run.folder))
+            raise RunError(2, "RESUME=1 needs RUN_ID", f"the newest run is RUN_ID={newest}")
+        if phase != "status":
+            note_unknown_values(run)
         if run.dry:
             dry_run(run)
             return 0

@@ -46,6 +46,7 @@ end_of_list="$newline ]"
 backslash="\\"
 quote_in_quotes="'\\''"
 high_byte=$'[!\001-\177]'
+control_byte=$'[\001-\010\013-\037\177]'
 usage="usage: RUNNER [all|gate|task NAME|finish|status]
 
   all      the whole run (default): gate, tasks, finish
@@ -177,6 +178,28 @@ quote_words() { # WORD...
         line+="${line:+ }$answer"
     done
     answer=$line
+}
+
+# Answers a text for a terminal: its control characters but tabs and line ends as escapes.
+visible() { # TEXT
+    local code char shown script=''
+    answer=$1
+    # shellcheck disable=SC2254 # patterns
+    case $1 in
+    *$control_byte* | *$'\302'[$'\200'-$'\237']*) ;;
+    *) return ;;
+    esac
+    for ((code = 1; code < 160; code++)); do
+        if ((code == 9 || code == 10 || (code > 31 && code < 127))); then continue; fi
+        bytes_of "$code"
+        char=$answer
+        printf -v shown '\\\\x%02x' "$code"
+        ((code < 128)) || shown='\\xc2'$shown
+        script+="s/$char/$shown/g$newline"
+    done
+    # A line break at the end of it stays.
+    answer=$(printf '%s.\n' "$1" | sed -e "$script")
+    answer=${answer%.}
 }
 
 # Answers an item as part of a name.
@@ -3978,7 +4001,8 @@ write_rollback() {
     listed "$plan_rollback"
     for id in $answer; do
         command_clear "$id"
-        quote_word "rollback $c_name: $answer"
+        visible "rollback $c_name: $answer"
+        quote_word "$answer"
         shown="printf '%s\\n' $answer"
         place=$c_when pad=''
         command_argv "$id"
@@ -4038,6 +4062,8 @@ condition_in_bash() { # CONDITION
 next_commands() {
     local number review='' commit='' merge='' clean='' at_root tree name logs=''
     local where approve='' good='' head before behind
+    # shellcheck disable=SC2016 # for the reader's shell
+    local program='python3 "$SKILL_DIR/scripts/integrate_workers.py"'
     next_titles=() next_blocks=() again=''
     quote_word "$root"
     at_root="git -C $answer" where="--repo $answer"
@@ -4064,16 +4090,17 @@ next_commands() {
             cut "${x_json[number]}" '"head": "'
             head=${behind%%\"*}
             ((!x_left[number])) || head="\"\$(git -C $tree rev-parse HEAD)\""
-            approve+="integrate_workers.py review ${x_name[number]} $where$newline"
-            approve+="integrate_workers.py approve ${x_name[number]} --commit $head $where$newline"
+            approve+="$program review ${x_name[number]} $where$newline"
+            approve+="$program approve ${x_name[number]} --commit $head $where$newline"
             merge+="${merge:+$newline}$at_root merge --no-ff $name"
+            clean+="${clean:+$newline}$at_root worktree remove $tree$newline$at_root branch -d $name"
         fi
-        clean+="${clean:+$newline}$at_root worktree remove $tree$newline$at_root branch -d $name"
     done
     add_next Review "$review"
     add_next "Commit what agents left uncommitted" "$commit"
-    [ -z "$good" ] || add_next "Merge what was reviewed, with the skill's scripts" \
-        "integrate_workers.py forecast $good $where$newline${approve}integrate_workers.py merge $good $where"
+    [ -z "$good" ] ||
+        add_next "Merge what was reviewed, with the skill's scripts; SKILL_DIR is the skill's folder" \
+            "$program forecast $good $where$newline$approve$program merge $good $where"
     add_next "Merge without the skill, which checks nothing" "$merge"
     case $run_status in
     passed | running) ;;
@@ -4091,7 +4118,7 @@ next_commands() {
             "${again:+cd $tree && RESUME=1 RERUN=$again RUN_ID=$run_id $logs$answer}"
         ;;
     esac
-    add_next "Clean up what was merged" "$clean"
+    add_next "Clean up what was merged; ignored files in a worktree go with it without a word" "$clean"
 }
 
 add_next() { # TITLE COMMANDS
@@ -4484,6 +4511,12 @@ print_dry_run() {
     done
     choose 0
     ((!is_resumed)) || find_not_run
+    visible "$(print_all_steps)"
+    printf '%s\nnothing was run and nothing was changed\n' "$answer"
+}
+
+print_all_steps() {
+    local number
     use_no_task
     fill "$plan_base"
     printf 'run %s\nrepo %s\nbase %s\nworktrees %s\nat most %s at once\n' \
@@ -4500,7 +4533,6 @@ print_dry_run() {
     use_no_task
     print_list postflight "$plan_postflight"
     print_list "rollback (recorded in rollback.sh if the run fails, never run)" "$plan_rollback"
-    printf 'nothing was run and nothing was changed\n'
 }
 
 # --- Phases ---------------------------------------------------------------------------------
@@ -4638,17 +4670,37 @@ phase_finish() {
     leave "$run_code"
 }
 
+# Answers the name of the run that was written to last.
+find_newest() {
+    local name newest=''
+    set +f
+    for name in "$runs"/*/manifest.json; do
+        if [ -f "$name" ] && { [ -z "$newest" ] || [ "$name" -nt "$newest" ]; }; then newest=$name; fi
+    done
+    set -f
+    [ -n "$newest" ] || die 2 "there is no run in $runs" "give RUN_ID and LOG_ROOT"
+    newest=${newest%/*}
+    answer=${newest##*/}
+}
+
+# Tells of values in the environment for variables that the plan does not have.
+note_unknown_values() {
+    local word known="${variable_name[*]-}" listed_names
+    listed_names=${known// /, }
+    known=" $known "
+    for word in $(compgen -e | LC_ALL=C sort); do
+        case $word in PLAN_?*) ;; *) continue ;; esac
+        case $known in *" ${word#PLAN_} "*) continue ;; esac
+        printf 'note: %s is set, and the plan has no variable %s; it has: %s\n' \
+            "$word" "${word#PLAN_}" "${listed_names:-none}" >&2
+    done
+}
+
 phase_status() {
-    local number stale=0 name newest=''
+    local number stale=0
     if [ -z "$given_run_id" ]; then
-        set +f
-        for name in "$runs"/*/manifest.json; do
-            if [ -f "$name" ] && { [ -z "$newest" ] || [ "$name" -nt "$newest" ]; }; then newest=$name; fi
-        done
-        set -f
-        [ -n "$newest" ] || die 2 "there is no run in $runs" "give RUN_ID and LOG_ROOT"
-        run_dir=${newest%/*}
-        run_id=${run_dir##*/}
+        find_newest
+        run_id=$answer run_dir=$runs/$answer
     fi
     load_run
     [ "$run_status" != running ] || stale=1
@@ -4697,8 +4749,21 @@ main() { # [PHASE [NAME]]
     task | finish)
         [ -n "$given_run_id" ] || die 2 "$phase needs RUN_ID" "say RUN_ID=... in the environment"
         ;;
+    all | gate)
+        split_words "$rerun"
+        if ((${#words[@]} && !is_resumed)); then
+            die 2 "RERUN is for a run that goes on" "say RESUME=1 RUN_ID=... as well"
+        fi
+        ;;
     esac
     locate
+    case $phase:$is_resumed:$given_run_id in
+    all:1: | gate:1:)
+        find_newest
+        die 2 "RESUME=1 needs RUN_ID" "the newest run is RUN_ID=$answer"
+        ;;
+    esac
+    [ "$phase" = status ] || note_unknown_values
     if ((is_dry)); then
         trap - PIPE
         print_dry_run
