@@ -874,6 +874,7 @@ def test_only_later_steps_of_a_plan_may_change(runner: Runner) -> None:
         runner.plan(**{**changed, **fields})
         error = runner.refused(3, RESUME="1")
         assert f"since this run was started: {words}" in error, error
+        assert error.endswith(": RERUN=one") is (words == "tasks one"), error
         runner.ends(0, "status")
 
 

@@ -1419,6 +1419,9 @@ def require_same_plan(run: Run, *, strict: bool) -> None:
     if parts or strict:
         more = ": " + ", ".join(parts) if parts else ""
         hint = "render the plan as it was, or start a new run"
+        if not strict and all(part.startswith("tasks ") for part in parts):
+            names = ",".join(part.removeprefix("tasks ") for part in parts)
+            hint += f", or run again what has changed: RERUN={quoted(names)}"
         if not parts:
             hint = "only later steps differ: take them up with RESUME=1"
         raise RunError(3, f"the plan has changed since this run was started{more}", hint)

@@ -2988,6 +2988,14 @@ require_same_plan() { # STRICT
     done
     [ -n "$started_parts" ] && [ "$started_parts" != "$part_lines" ] || return 0
     find_changes
+    name=${changed//, tasks /,}
+    case $1:$name in
+    *", "*) ;;
+    0:"tasks "*)
+        quote_word "${name#tasks }"
+        hint+=", or run again what has changed: RERUN=$answer"
+        ;;
+    esac
     [ -n "$changed" ] || hint="only later steps differ: take them up with RESUME=1"
     if [ -n "$changed" ] || (($1)); then
         die 3 "the plan has changed since this run was started${changed:+: $changed}" "$hint"
