@@ -30,9 +30,10 @@ class Warm:
     def __init__(self) -> None:
         self.ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
+            # Without the environment of the moment: what carries a world's mark ends with it.
             self.process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL, env={"LANG": "C.UTF-8"},
             )  # fmt: skip
 
     def start(
