@@ -364,6 +364,13 @@ NAMES = {
 }
 
 
+def put_tool(world: World, text: str, name: str = "towncrier") -> None:
+    """Put a program of this name on PATH, whatever it is."""
+    path = world.root / "bin" / name
+    path.write_text(text)
+    path.chmod(0o755)
+
+
 def installed(merges: Merges, tool: str) -> Path:
     """Put a tool on PATH; the file in which each of its calls leaves a line."""
     real = f"{os.path.dirname(sys.executable)}/{tool}"
@@ -371,9 +378,7 @@ def installed(merges: Merges, tool: str) -> Path:
     program = f'exec {real} "$@"'
     if tool == "changeset":
         program = f'exec {NODE} {changesets()} "$@"'
-    path = merges.world.root / "bin" / tool
-    path.write_text(f'#!/bin/sh\necho "$1" >>{calls}\n{program}\n')
-    path.chmod(0o755)
+    put_tool(merges.world, f'#!/bin/sh\necho "$1" >>{calls}\n{program}\n', tool)
     return calls
 
 
@@ -421,9 +426,7 @@ def test_a_tool_that_is_installed_makes_the_fragments(merges: Merges, tool: str)
 def test_where_the_tool_fails_the_fragment_is_written_without_it_and_that_is_told(
     merges: Merges, script: str
 ) -> None:
-    tool = merges.world.root / "bin" / "towncrier"
-    tool.write_text(f'#!/bin/bash\nname="${{@: -1}}"\n{script}\n')
-    tool.chmod(0o755)
+    put_tool(merges.world, f'#!/bin/bash\nname="${{@: -1}}"\n{script}\n')
     on_main(merges.world, SETTINGS["towncrier"])
     merges.ready("w1", {"w1.txt": "1\n"})
     (note,) = merges.ok("merge", "w1")["notes"]
@@ -456,9 +459,7 @@ def test_what_a_fragment_says_already_is_not_said_again_under_another_name(
 def test_what_the_worker_wrote_stands_in_it_whatever_the_tool_wrote(
     merges: Merges, script: str
 ) -> None:
-    tool = merges.world.root / "bin" / "towncrier"
-    tool.write_text(f'#!/bin/bash\nname="${{@: -1}}"\n{script}\nsetsid sleep 631 &\n')
-    tool.chmod(0o755)
+    put_tool(merges.world, f'#!/bin/bash\nname="${{@: -1}}"\n{script}\nsetsid sleep 631 &\n')
     on_main(merges.world, SETTINGS["towncrier"])
     merges.ready("w1", {"w1.txt": "1\n"})
     assert merges.ok("merge", "w1")["notes"] == []
@@ -468,9 +469,7 @@ def test_what_the_worker_wrote_stands_in_it_whatever_the_tool_wrote(
 
 
 def test_a_name_that_a_branch_brings_is_not_taken(merges: Merges) -> None:
-    tool = merges.world.root / "bin" / "towncrier"
-    tool.write_text("#!/bin/sh\necho x >news/a.feature.md\n")
-    tool.chmod(0o755)
+    put_tool(merges.world, "#!/bin/sh\necho x >news/a.feature.md\n")
     on_main(merges.world, SETTINGS["towncrier"])
     merges.ready("w1", {"news/a.feature.md": "Own.\n"}, entry=False)
     merges.ready("w2", {"w2.txt": "1\n"})
@@ -481,9 +480,7 @@ def test_a_name_that_a_branch_brings_is_not_taken(merges: Merges) -> None:
 
 def test_a_tool_that_a_killed_merge_left_at_work_is_ended_by_the_next(world: World) -> None:
     on_main(world, SETTINGS["towncrier"])
-    tool = world.root / "bin" / "towncrier"
-    tool.write_text(f"#!/bin/sh\n: >{world.root}/begun\nexec sleep 632\n")
-    tool.chmod(0o755)
+    put_tool(world, f"#!/bin/sh\n: >{world.root}/begun\nexec sleep 632\n")
     write(world.quick("w1"), {"w1.txt": "1\n", ".worker-runs/changelog/w1.md": "- New\n"})
     tip = world.commit("work", world.tree("w1"))
     world.ok("approve", "w1", "--commit", tip, script=INTEGRATE)
@@ -494,7 +491,7 @@ def test_a_tool_that_a_killed_merge_left_at_work_is_ended_by_the_next(world: Wor
     wait_for((world.root / "begun").exists, "the tool")
     merge.kill()
     merge.wait()
-    tool.write_text("#!/bin/sh\nexit 1\n")
+    put_tool(world, "#!/bin/sh\nexit 1\n")
     notes = world.ok("merge", "w1", script=INTEGRATE)["notes"]
     assert any("was interrupted: nothing was merged" in note for note in notes)
     assert not any("sleep 632" in command for command in world.processes().values())

@@ -303,8 +303,7 @@ def new_files(
     """
     tree = Tree(repo_dir, commit, env)
     names = tree.names(convention.path) or {}
-    tree.fetch([f"{convention.path}/{name}" for name, kind in names.items() if kind == "file"])
-    there = {path: tree.read(path) for path in tree.known if path.startswith(convention.path + "/")}
+    there = tree.files(convention.path)
     for path in files:
         if os.path.basename(path) in names and there.get(path) != files[path]:
             raise unusable(path, "something else stands there")

@@ -461,6 +461,13 @@ class Tree:
         content = self.known[path]
         return content if content is not None and self.kind(path) == "file" else None
 
+    def files(self, folder: str) -> dict[str, bytes]:
+        """The files that stand in a folder, by path, all read together."""
+        names = self.names(folder) or {}
+        paths = [f"{folder}/{name}" for name, kind in names.items() if kind == "file"]
+        self.fetch(paths)
+        return {path: content for path in paths if (content := self.known[path]) is not None}
+
     def kind(self, path: str) -> str:
         """What stands at a path that is there."""
         outer, _, name = path.rpartition("/")

@@ -165,12 +165,9 @@ def tool_failed(tool: str, why: str) -> SkillError:
 
 def copy_settings(tree: Tree, convention: Convention, place: str) -> None:
     """Write what a convention's tool reads: its settings, and the fragments that are there."""
-    names = tree.names(convention.path) or {}
-    inside = [f"{convention.path}/{name}" for name, kind in names.items() if kind == "file"]
-    tree.fetch(inside)
     records.make_dir(f"{place}/{convention.path}")
-    for path in [*tree.LOOKED_AT, *inside]:
-        content = tree.read(path) if path else None
+    settings = {path: tree.read(path) for path in tree.LOOKED_AT if path}
+    for path, content in {**settings, **tree.files(convention.path)}.items():
         if content is not None:
             records.make_dir(os.path.dirname(f"{place}/{path}"))
             with open(f"{place}/{path}", "wb") as file:
