@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fanout import proctree
 from world import AGENT_WORKERS, World, wait_for
 
 IDLE = ("--prompt-mode", "none", "--settle", "0")
@@ -94,6 +95,20 @@ def test_an_agent_that_lives_without_its_socket_is_unknown_and_not_gone(world: W
     assert world.run("wait", "w1", "--timeout", "0.5").code == 124
     world.ok("stop", "w1")
     assert "sample_agent" not in str(world.processes())
+
+
+def test_a_launcher_that_has_not_come_to_its_agent_is_unknown_and_not_gone(world: World) -> None:
+    """Until then nothing carries the worker's mark."""
+    launcher = subprocess.Popen(["sleep", "600"])
+    try:
+        facts = {"pane_pid": launcher.pid, "pane_started": proctree.start_time(launcher.pid)}
+        world.quick("w1", **facts, boot_id=proctree.boot_id())
+        world.quick("w2", **facts, boot_id="another")
+        assert (world.status("w1")["state"], world.status("w2")["state"]) == ("unknown", "gone")
+    finally:
+        launcher.kill()
+        launcher.wait(10)
+    assert world.status("w1")["state"] == "gone"
 
 
 def test_a_bad_line_in_the_log_of_exits_spoils_nothing(world: World) -> None:

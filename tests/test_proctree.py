@@ -141,6 +141,34 @@ def test_without_proc_the_mark_is_found_as_a_whole_word(monkeypatch: pytest.Monk
     assert start_times({501, 502}) == {502: "Mon Dec 1 08:01:02 2025"}
 
 
+def test_in_the_middle_of_its_exec_a_process_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, marked: Marked
+) -> None:
+    child = marked.launch("sleep", "600")
+    wait_for(lambda: child.pid in carriers(marked.mark), "the child carries its mark")
+    looks: list[str] = []
+    read = proctree.read_bytes
+
+    def early(path: str) -> bytes | None:
+        name = path.rpartition("/")[2]
+        if name == "stat" or not path.startswith(f"/proc/{child.pid}/"):
+            return read(path)
+        looks.append(name)
+        return b"" if len(looks) < 6 else read(path)
+
+    monkeypatch.setattr(proctree, "read_bytes", early)
+    assert carriers(marked.mark) == {child.pid}
+    assert looks == ["environ", "cmdline"] * 3 + ["environ"]
+
+
+def test_a_process_without_environment_is_asked_once_more(marked: Marked) -> None:
+    child = marked.launch("sleep", "600", env={})
+    wait_for(lambda: b"sleep" in (proctree.read_bytes(f"/proc/{child.pid}/cmdline") or b""), "it")
+    started = time.monotonic()
+    assert proctree.environment(child.pid) == b""
+    assert time.monotonic() - started < 0.2
+
+
 def test_without_proc_working_directories_come_from_lsof(monkeypatch: pytest.MonkeyPatch) -> None:
     without_proc(monkeypatch)
     found = {process.pid: folder for process, folder in working_directories()}

@@ -132,10 +132,33 @@ def marked_pids(marks: set[str]) -> dict[str, set[int]]:
     by_bytes = {mark.encode(): mark for mark in marks}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
-            environ = read_bytes(f"/proc/{entry}/environ") or b""
-            for needle in by_bytes.keys() & environ.split(b"\0"):
+            for needle in by_bytes.keys() & environment(int(entry)).split(b"\0"):
                 found[by_bytes[needle]].add(int(entry))
     return found
+
+
+def environment(pid: int) -> bytes:
+    """The environment a process was started with; empty where there is none to be read.
+
+    In the middle of an exec a process shows neither arguments nor environment: it is asked again
+    until that is over, for at most a quarter of a second.
+    """
+    deadline = 0.0
+    while True:
+        environ = read_bytes(f"/proc/{pid}/environ")
+        if environ or environ is None:
+            return environ or b""
+        stat = read_bytes(f"/proc/{pid}/stat") or b""
+        # proc(5): field 9, flags; 2 is a kernel thread's bit 21 (PF_KTHREAD).
+        if parse_stat(pid, stat) is None or int(stat.rpartition(b")")[2].split()[6]) & 1 << 21:
+            return b""
+        if read_bytes(f"/proc/{pid}/cmdline"):
+            # Its exec may have ended between the two looks.
+            return read_bytes(f"/proc/{pid}/environ") or b""
+        deadline = deadline or time.monotonic() + 0.25
+        if time.monotonic() >= deadline:
+            return b""
+        time.sleep(0.002)
 
 
 def working_directories() -> list[tuple[Process, str]]:

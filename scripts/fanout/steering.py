@@ -118,14 +118,10 @@ def reach(workers: list[Worker]) -> Seen:
 
         from fanout import proctree
 
-        boot = proctree.boot_id()
         by_pid = {process.pid: process for process in proctree.processes()}
         for worker in lost:
             launcher = by_pid.get(worker.pane_pid)
-            if launcher is None or launcher.started != worker.pane_started:
-                continue
-            # Times of start count from the boot on.
-            if worker.boot_id != boot:
+            if launcher is None or not life.has_launcher(worker):
                 continue
             server = by_pid.get(launcher.parent)
             if server is None or server.command != "tmux: server" or server.pid in asked:
@@ -150,17 +146,17 @@ def is_lost(worker: Worker, panes: dict[str, Pane] | None) -> bool:
 
 def survivors(workers: list[Worker], seen: Seen) -> set[str]:
     """The names of those whose pane is gone, while something that carries their mark lives on."""
-    lost: list[Worker] = []
+    lost: list[tuple[Worker, list[int]]] = []
     for worker in workers:
         panes, _ = seen[worker.name]
         if panes is not None and life.own_pane(worker, panes) is None:
-            lost.append(worker)
+            lost.append((worker, life.live_roots(worker, panes)))
     if not lost:
         return set()
     from fanout import proctree
 
-    alive = proctree.trees([([], worker.mark) for worker in lost])
-    return {worker.name for worker, tree in zip(lost, alive, strict=True) if tree}
+    alive = proctree.trees([(roots, worker.mark) for worker, roots in lost])
+    return {worker.name for (worker, _), tree in zip(lost, alive, strict=True) if tree}
 
 
 def is_over(worker: Worker, panes: dict[str, Pane]) -> bool:

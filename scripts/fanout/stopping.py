@@ -23,15 +23,14 @@ Outcomes = dict[str, "str | SkillError"]
 
 
 class Target(NamedTuple):
-    """A worker whose agent is to end. `pane` is its own, as long as the launcher in it lives."""
+    """A worker whose agent is to end.
+
+    `pane` is its own, as long as the launcher in it lives; its process tree begins at `roots`.
+    """
 
     worker: Worker
     pane: Pane | None
-
-    @property
-    def roots(self) -> list[int]:
-        """Where its process tree begins."""
-        return [self.pane.pid] if self.pane is not None else []
+    roots: list[int]
 
 
 def stop_all(repo: git.Repository, names: list[str]) -> Outcomes:
@@ -99,7 +98,8 @@ def living(workers: list[Worker], done: Outcomes) -> list[Target]:
             )
             continue
         pane = life.own_pane(worker, panes)
-        targets.append(Target(worker, pane if pane is not None and not pane.dead else None))
+        pane = pane if pane is not None and not pane.dead else None
+        targets.append(Target(worker, pane, life.live_roots(worker, panes)))
     alive = proctree.trees([(t.roots, t.worker.mark) for t in targets])
     done.update({t.worker.name: "not running" for t in targets})
     return [t for t, tree in zip(targets, alive, strict=True) if tree]

@@ -322,7 +322,7 @@ def state_of(
             return State("stopped", pane.dead_status if pane else None)
         if pane is not None:
             return State("exited", pane.dead_status, "its launcher was killed")
-        if any_process(worker.mark) if survives is None else survives:
+        if processes_of(worker, panes) if survives is None else survives:
             return State("unknown", detail="its agent lives, but its session cannot be reached")
         return State("gone", detail="its tmux session is no longer there")
     text = screens.get(pane.pane, "")
@@ -339,13 +339,6 @@ def state_of(
     if not logs.reports and is_starting(common_dir, worker):
         return State("starting")
     return State("running")
-
-
-def any_process(mark: str) -> bool:
-    """Whether a process carries this mark."""
-    from fanout import proctree
-
-    return bool(proctree.tree([], mark))
 
 
 def prompts_given(common_dir: str, name: str) -> str:
@@ -391,9 +384,26 @@ def processes_of(worker: Worker, panes: dict[str, Pane]) -> list[Process]:
 
 
 def live_roots(worker: Worker, panes: dict[str, Pane]) -> list[int]:
-    """The launcher of a worker's agent, as long as it lives."""
+    """The launcher of a worker's agent, as long as it lives, also where its pane is not seen.
+
+    Until it has started the agent, no process carries the mark.
+    """
     pane = own_pane(worker, panes)
-    return [pane.pid] if pane is not None and not pane.dead else []
+    if pane is not None:
+        return [] if pane.dead else [pane.pid]
+    return [worker.pane_pid] if has_launcher(worker) else []
+
+
+def has_launcher(worker: Worker) -> bool:
+    """Whether the very process lives that the record names as the launcher."""
+    from fanout import proctree
+
+    # Times of start count from the boot on.
+    return (
+        worker.pane_pid > 0
+        and worker.boot_id == proctree.boot_id()
+        and proctree.start_time(worker.pane_pid) == worker.pane_started
+    )
 
 
 def launch_script(
