@@ -114,18 +114,21 @@ class Runner:
         **more: str | None,
     ) -> Ran:
         """Run it to its end; `env` and keywords in capitals are its environment."""
-        argv = [str(self.path), *words]
-        if limit:
-            argv = ["bash", "-c", f'{limit}; exec "$0" "$@"', *argv]
-        done = subprocess.run(
-            argv, cwd=cwd or self.repo, env=self.environment({**(env or {}), **more}), input=stdin,
-            capture_output=True, timeout=seconds, check=False,
-        )  # fmt: skip
-        ran = Ran(
-            done.returncode,
-            done.stdout.decode("utf-8", "surrogateescape"),
-            done.stderr.decode("utf-8", "surrogateescape"),
-        )
+        folder, whole = cwd or self.repo, self.environment({**(env or {}), **more})
+        if self.language == "python" and not limit:
+            ran = self.world.run_warm(
+                str(self.path), list(words), cwd=folder, env=whole, stdin=stdin, seconds=seconds
+            )
+        else:
+            argv = [str(self.path), *words]
+            if limit:
+                argv = ["bash", "-c", f'{limit}; exec "$0" "$@"', *argv]
+            done = subprocess.run(
+                argv, cwd=folder, env=whole, input=stdin,
+                capture_output=True, timeout=seconds, check=False,
+            )  # fmt: skip
+            texts = (out.decode("utf-8", "surrogateescape") for out in (done.stdout, done.stderr))
+            ran = Ran(done.returncode, *texts)
         self.check_manners(ran)
         return ran
 

@@ -2,10 +2,12 @@
 
 `Warm` starts a Python that imports every room and then forks for each call. What it forks is a
 process like any other, with its own environment, folder and streams; only Python's start is not
-repeated. How the commands start is tested without this.
+repeated, and the compilation of what all rendered Python runners carry. How the commands and the
+runners start is tested without this.
 """
 
 from __future__ import annotations
+import __future__
 
 import array
 import gc
@@ -18,9 +20,11 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
+from types import CodeType
 from typing import Any, NoReturn
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+RUNTIME = SCRIPTS / "fanout" / "runtimes" / "loop.py"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
 
@@ -39,7 +43,10 @@ class Warm:
     def start(
         self, name: str, arguments: list[str], *, cwd: str, env: dict[str, str], files: list[int]
     ) -> Call:
-        """Start the command of this name on three open files, its stdin, stdout and stderr."""
+        """Start a command on three open files, its stdin, stdout and stderr.
+
+        `name` is that of a script without its ending, or the path of a rendered Python runner.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         order = os.memfd_create("order")
         with theirs:
@@ -93,6 +100,7 @@ def serve(line: socket.socket) -> None:
     for path in sorted((SCRIPTS / "fanout").rglob("*.py")):
         if "runtimes" not in path.parts:
             importlib.import_module(".".join(path.relative_to(SCRIPTS).with_suffix("").parts))
+    RUNNER.append(compile(RUNTIME.read_text(), str(RUNTIME), "exec"))
     gc.freeze()
     # What supervises a call is reaped by nobody.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -141,10 +149,14 @@ def become(wanted: list[Any], files: list[int]) -> NoReturn:
         errors = "backslashreplace" if name == "stderr" else "surrogateescape"
         stream = open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
-    sys.argv = [str(SCRIPTS / f"{command}.py"), *arguments]
     code = 1
     try:
-        code = importlib.import_module(f"fanout.cli.{command}").main(arguments)
+        if os.path.isabs(command):
+            sys.argv = [command, *arguments]
+            run_runner(Path(command))
+        else:
+            sys.argv = [str(SCRIPTS / f"{command}.py"), *arguments]
+            code = importlib.import_module(f"fanout.cli.{command}").main(arguments)
     except SystemExit as left:
         code = int(left.code or 0)
     except BaseException:  # noqa: BLE001 - as Python itself would end
@@ -152,6 +164,22 @@ def become(wanted: list[Any], files: list[int]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+# The code of what all rendered Python runners carry, in the process that forks.
+RUNNER: list[CodeType] = []
+
+
+def run_runner(path: Path) -> None:
+    """Be a rendered runner: a comment, the runtime as it stands, the plan and the call."""
+    text = path.read_text()
+    header, runtime, plan = text.partition(RUNTIME.read_text().rstrip("\n") + "\n")
+    assert runtime, f"{path} does not carry the runtime as it stands"
+    assert all(line.startswith("#") for line in header.splitlines() if line), header
+    names: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
+    exec(RUNNER[0], names)  # noqa: S102
+    flags = __future__.annotations.compiler_flag
+    exec(compile(plan, str(path), "exec", flags), names)  # noqa: S102
 
 
 if __name__ == "__main__":

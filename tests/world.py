@@ -199,29 +199,44 @@ class World:
         script: Path = AGENT_WORKERS,
     ) -> Ran:
         """Run agent_workers.py (or another script) in the repository."""
-        folder, whole = str(cwd or self.repo), {**self.env, **(env or {})}
+        whole = {**self.env, **(env or {})}
+        if script.parent == SCRIPTS:
+            ran = self.run_warm(
+                script.stem, list(arguments), cwd=cwd, env=whole, stdin=stdin, seconds=seconds
+            )
+        else:
+            done = subprocess.run(
+                [sys.executable, str(script), *arguments], cwd=cwd or self.repo, env=whole,
+                input=stdin, capture_output=True, timeout=seconds, check=False,
+            )  # fmt: skip
+            texts = (out.decode("utf-8", "surrogateescape") for out in (done.stdout, done.stderr))
+            ran = Ran(done.returncode, *texts)
+        assert "Traceback" not in ran.err, ran.err
+        return ran
+
+    def run_warm(
+        self,
+        name: str,
+        arguments: list[str],
+        *,
+        cwd: Path | None,
+        env: dict[str, str],
+        stdin: bytes,
+        seconds: float,
+    ) -> Ran:
+        """Run what `Warm.start` takes to its end; its output goes to files, which never fill."""
         with contextlib.ExitStack() as stack:
             given, out, err = (
                 stack.enter_context(tempfile.TemporaryFile(dir=PLACE)) for _ in range(3)
             )
             given.write(stdin)
             given.seek(0)
-            if script.parent == SCRIPTS:
-                files = [file.fileno() for file in (given, out, err)]
-                running = warm().start(
-                    script.stem, list(arguments), cwd=folder, env=whole, files=files
-                )
-                code = running.wait(seconds)
-            else:
-                argv = [sys.executable, str(script), *arguments]
-                code = subprocess.run(
-                    argv, cwd=folder, env=whole, stdin=given, stdout=out, stderr=err,
-                    timeout=seconds, check=False,
-                ).returncode  # fmt: skip
+            files = [file.fileno() for file in (given, out, err)]
+            folder = str(cwd or self.repo)
+            code = warm().start(name, arguments, cwd=folder, env=env, files=files).wait(seconds)
             for file in (out, err):
                 file.seek(0)
             texts = [file.read().decode("utf-8", "surrogateescape") for file in (out, err)]
-        assert "Traceback" not in texts[1], texts[1]
         return Ran(code, *texts)
 
     def ok(self, *arguments: str, **options: Any) -> dict[str, Any]:
