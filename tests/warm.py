@@ -102,16 +102,21 @@ def serve(line: socket.socket) -> None:
             importlib.import_module(".".join(path.relative_to(SCRIPTS).with_suffix("").parts))
     RUNNER.append(compile(RUNTIME.read_text(), str(RUNTIME), "exec"))
     gc.freeze()
-    # What supervises a call is reaped by nobody.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    running: set[int] = set()
     while True:
         message, rights, _, _ = socket.recv_fds(line, 16, 5)
         if not message:
-            return
-        if os.fork() == 0:
+            break
+        pid = os.fork()
+        if pid == 0:
             supervise(rights, line)
         for number in rights:
             os.close(number)
+        running.add(pid)
+        # They are waited for so that their time counts as the tests' own.
+        running -= {pid for pid in running if os.waitpid(pid, os.WNOHANG)[0]}
+    for pid in running:
+        os.waitpid(pid, 0)
 
 
 def supervise(rights: list[int], line: socket.socket) -> NoReturn:
