@@ -115,7 +115,7 @@ class Runner:
     ) -> Ran:
         """Run it to its end; `env` and keywords in capitals are its environment."""
         folder, whole = cwd or self.repo, self.environment({**(env or {}), **more})
-        if self.language == "python" and not limit:
+        if self.path.suffix == ".py" and not limit:
             ran = self.world.run_warm(
                 str(self.path), list(words), cwd=folder, env=whole, stdin=stdin, seconds=seconds
             )

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,13 @@ def still_waits(process: subprocess.Popen[bytes]) -> bool:
     except subprocess.TimeoutExpired:
         return True
     return False
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal (proc(5): SigCgt, a mask)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (mask,) = [line.split()[1] for line in lines if line.startswith("SigCgt")]
+    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 def test_without_names_all_open_jobs_are_waited_for(world: World) -> None:
@@ -169,6 +177,7 @@ def test_wait_may_be_killed_and_started_again(world: World) -> None:
 def test_wait_is_interrupted_with_130(world: World) -> None:
     spawn_idle(world, "a")
     waiting = world.start("wait", "a", "--json")
+    wait_for(lambda: catches(waiting.pid, signal.SIGTERM), "it to be ready for signals")
     assert still_waits(waiting)
     waiting.send_signal(signal.SIGINT)
     assert ended(waiting)[0] == 130
@@ -180,7 +189,7 @@ def test_wait_costs_next_to_nothing_while_it_waits(world: World) -> None:
 
     def processor_time(seconds: str) -> float:
         before = os.times()
-        world.run("wait", "--timeout", seconds)
+        world.start("wait", "--timeout", seconds).communicate(timeout=60)
         after = os.times()
         return (
             after.children_user
