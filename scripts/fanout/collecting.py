@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
+from fanout import approvals, diffing, git, records, steering
 from fanout import candidates as work
-from fanout import diffing, git, records, steering, verdicts
 from fanout import workers as life
+from fanout.approvals import listing, refusal
 from fanout.copies import is_our_copy
 from fanout.errors import SkillError
 from fanout.fields import NamedTuple
 from fanout.merging import require_identity, signing_of, write_commit
-from fanout.verdicts import listing, refusal
 from fanout.worktrees import (
     OPERATIONS,
     Status,
@@ -85,7 +85,7 @@ def collect(repo: git.Repository, choice: Choice, candidate: Candidate, wish: Wi
     `operation-in-progress`, `index-locked`, `conflicted`, `nothing-to-collect` (exit 3),
     `no-identity` (exit 4), `busy`, `signing-failed`, `git-failed`, `usage` for a bad glob.
     """
-    with verdicts.hold(repo, candidate):
+    with approvals.hold(repo, candidate):
         (candidate,) = work.find(repo, choice)
         require_still(repo, choice, candidate)
         status = work.leftovers(repo, candidate)
@@ -129,7 +129,7 @@ def require_still(repo: git.Repository, choice: Choice, candidate: Candidate) ->
 
     Raises SkillError `branch-missing`, `no-worktree`, `still-working` (exit 3).
     """
-    verdicts.require_branch(candidate)
+    approvals.require_branch(candidate)
     if not candidate.worktree:
         raise refusal(
             "no-worktree",
@@ -205,7 +205,7 @@ def sort_out(
     """The paths to commit, sorted, and those that stay with a code that says why."""
     worker = life.load(repo.common_dir, candidate.name) if candidate.kind == "worker" else None
     changed = {*status.staged, *status.modified, *status.untracked}
-    hidden = set(verdicts.dirty_files(candidate, status)) - changed
+    hidden = set(approvals.dirty_files(candidate, status)) - changed
     outside = work.outside_tree(repo, candidate) if not only else set[str]()
     chosen = matched(candidate, only) if only else changed
     ignored = forced(repo, candidate, status.staged)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from functools import partial
 
+from fanout import approvals, git, merging
 from fanout import candidates as offers
-from fanout import git, merging, verdicts
 from fanout.building import with_book_of
 from fanout.candidates import Candidate
 from fanout.conventions import convention_of, is_book
@@ -128,7 +128,7 @@ def unsaved(repo: git.Repository, candidate: Candidate) -> list[str]:
         status = offers.leftovers(repo, candidate)
     except SkillError as error:
         return [error.message]
-    return verdicts.dirty_files(candidate, status)
+    return approvals.dirty_files(candidate, status)
 
 
 # --- Pairs ----------------------------------------------------------------------------------

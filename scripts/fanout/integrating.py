@@ -17,7 +17,6 @@ from fanout import (
     proctree,
     publishing,
     records,
-    verdicts,
     worktrees,
 )
 from fanout import candidates as offers
@@ -236,7 +235,7 @@ def ready(
         status = offers.leftovers(repo, candidate)
     except SkillError as error:
         return row(error.code, error.message)
-    dirty = verdicts.dirty_files(candidate, status)
+    dirty = approvals.dirty_files(candidate, status)
     if own_commits(repo, candidate) == 0:
         return row("no-commits", f"nothing committed, {len(dirty)} dirty files", paths=dirty)
     if dirty:

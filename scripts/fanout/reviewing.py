@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fanout import (
-    approvals,
-    changelog,
-    diffing,
-    flagging,
-    git,
-    integrations,
-    redacting,
-    verdicts,
-)
+from fanout import approvals, changelog, diffing, flagging, git, integrations, redacting
 from fanout import candidates as work
 from fanout import workers as life
 from fanout.copies import is_our_copy
@@ -142,7 +133,7 @@ def review(repo: git.Repository, choice: Choice, candidate: Candidate, wish: Wis
     Raises SkillError `branch-missing` (exit 3), `unknown-path` (exit 2), `git-failed`,
     `record-damaged`.
     """
-    verdicts.require_branch(candidate)
+    approvals.require_branch(candidate)
     fork = work.merge_base(repo, candidate)
     origin = fork or candidate.base
     commits = diffing.commits(repo.top, candidate.base, candidate.head)
@@ -331,7 +322,7 @@ def flags_of_tree(
         return [], [], ""
     try:
         status = work.leftovers(repo, candidate, ignored=True)
-        dirty = verdicts.dirty_files(candidate, status)
+        dirty = approvals.dirty_files(candidate, status)
     except SkillError as error:
         return [("worktree-trouble", candidate.worktree)], [], error.message
     if status.head != candidate.head:

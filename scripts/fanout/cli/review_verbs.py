@@ -298,10 +298,10 @@ def read_message(file: str) -> str:
 
 def approve(repo: Repository, options: argparse.Namespace) -> Answer:
     """`approve`: the verdict that was recorded."""
-    from fanout import verdicts
+    from fanout import approvals
 
     choice, candidate = only_one(repo, options)
-    approval = verdicts.approve(
+    approval = approvals.approve(
         repo,
         choice,
         candidate,
@@ -322,12 +322,12 @@ def approve(repo: Repository, options: argparse.Namespace) -> Answer:
 
 def reject(repo: Repository, options: argparse.Namespace) -> Answer:
     """`reject`: the verdict that was recorded."""
-    from fanout import verdicts
+    from fanout import approvals
 
     choice, candidate = only_one(repo, options)
     if not options.reason.strip():
         raise usage("usage", "--reason is empty", "say what is missing")
-    approval = verdicts.reject(repo, choice, candidate, by=options.by, reason=options.reason)
+    approval = approvals.reject(repo, choice, candidate, by=options.by, reason=options.reason)
     text = plain_text(verdict_line(approval))
     return Answer("reject", text, {"approval": approval.to_json()})
 
