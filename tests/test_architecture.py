@@ -15,11 +15,11 @@ ROOMS = SCRIPTS / "fanout"
 # A room imports rooms of lower rows alone, so there can be no cycle. The rooms of cli/ stand above.
 LAYERS = [
     {"errors", "fields", "keeping"},
-    {"outline", "output", "process", "redacting", "startup", "templates"},
+    {"outline", "output", "process", "startup", "templates"},
     {"book", "git", "harness", "proctree", "records"},
     {"bash_data", "diffing", "integrations", "plan", "reporting", "tmux", "worktrees"},
     {"conventions", "doctor", "merging", "publishing", "rendering", "rescue"},
-    {"fragments", "weakening", "workers"},
+    {"fragments", "workers"},
     {"capturing", "checking", "contract", "copies", "delivery", "flagging", "jobs", "pending"},
     {"candidates", "starting", "steering", "takeback"},
     {"changelog", "cleaning", "resuming", "sending", "spawning", "stopping"},

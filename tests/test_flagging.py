@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from fanout import flagging
 from fanout.diffing import Blob, Change
+from fanout.flagging import MARK, flags_of_tests, functions, is_test, redact, secrets_in
 from inside import Call, integrate
 from world import World
 
@@ -210,3 +212,238 @@ def test_a_large_file_that_came_and_went_stays_in_the_history(
     put(tree, "a.txt", b"a\n")
     world.commit("take it away", tree)
     assert flags(integrate("review", "w1")) == {"large-in-history": [f"{first[:12]}:big.dat"]}
+
+
+# --- Tests that were deleted or made weaker -------------------------------------------------
+
+
+def found(olds: dict[str, str], news: dict[str, str]) -> dict[str, list[str]]:
+    """The flagged paths by code, for files before and after."""
+    blobs: dict[str, Blob] = {}
+    changes: list[Change] = []
+    for path in sorted({*olds, *news}):
+        old, new = olds.get(path), news.get(path)
+        if old == new:
+            continue
+        for text in filter(None, (old, new)):
+            blobs[f"id of {text}"] = Blob(len(text), text.encode())
+        status = "A" if old is None else "D" if new is None else "M"
+        before, after = (None if text is None else f"id of {text}" for text in (old, new))
+        changes.append(Change(path, status, "100644", "100644", before, after, 1, 1))
+    rows: dict[str, list[str]] = {}
+    for code, path in flags_of_tests(changes, blobs):
+        rows.setdefault(code, []).append(path)
+    return rows
+
+
+TESTS = [
+    "tests/test_a.py", "test_a.py", "pkg/a_test.go", "src/a.test.ts", "src/a.spec.js",
+    "src/__tests__/a.jsx", "spec/a_spec.rb", "src/test/java/ATest.java", "a/FooTests.cs",
+    "tests/conftest.py", "tests/helper.sh", "Tests/AppTest.swift", "t/../test/x.c", "tests/a.bats",
+]  # fmt: skip
+OTHERS = [
+    "src/a.py", "latest.py", "contest.go", "tests/data.json", "tests/README.md", "attest.ts",
+    "src/protest/a.py", "testing.md", "src/inspect.rb",
+]  # fmt: skip
+
+
+def test_which_files_are_tests() -> None:
+    assert [path for path in TESTS if not is_test(path)] == []
+    assert [path for path in OTHERS if is_test(path)] == []
+
+
+NAMES = {
+    "def test_a(x):\n": {"test_a"},
+    "class T:\n    async def test_b(self):\n": {"test_b"},
+    "it('does x', () => {})\n": {"does x"},
+    '  test.only("y z", fn)\n': {"y z"},
+    "func TestA(t *testing.T) {\n": {"TestA"},
+    "#[test]\nfn works() {\n": {"works"},
+    "#[tokio::test]\n#[should_panic]\nasync fn fails() {\n": {"fails"},
+    "@Test\npublic void doesIt() {\n": {"doesIt"},
+    "@Test(expected = X.class)\nvoid throwsIt() {\n": {"throwsIt"},
+    "TEST_F(Suite, name) {\n": {"Suite, name"},
+    '@test "adds" {\n': {"adds"},
+    '  it "works" do\n': {"works"},
+    "    func testThing() throws {\n": {"testThing"},
+    "def helper():\n": set[str](),
+}
+
+
+@pytest.mark.parametrize("text", NAMES)
+def test_names_of_tests(text: str) -> None:
+    assert functions(text) == NAMES[text]
+
+
+ONE = "def test_a():\n    assert f() == 1\n    assert g()\n"
+WEAKER = {
+    "an assertion less": "def test_a():\n    assert f() == 1\n",
+    "no test": "X = 1\nassert 1\nassert 2\n",
+    "another name": ONE.replace("test_a", "test_b"),
+    "skipped": "@pytest.mark.skip\n" + ONE,
+    "expected to fail": "@pytest.mark.xfail(reason='x')\n" + ONE,
+    "skipped inside": ONE + "    pytest.skip('later')\n",
+    "disabled by its name": ONE.replace("def test_a", "def not_a_test"),
+}
+
+
+@pytest.mark.parametrize("how", WEAKER)
+def test_weaker_tests_are_flagged(how: str) -> None:
+    path = "tests/test_x.py"
+    assert found({path: ONE}, {path: WEAKER[how]}) == {"tests-weakened": [path]}
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new"),
+    [
+        ("a.test.ts", "it('a', () => { expect(1) })", "it.skip('a', () => { expect(1) })"),
+        ("a.test.ts", "it('a', () => { expect(1) })", "xit('a', () => { expect(1) })"),
+        ("a.test.ts", "it('a', f); it('b', f)", "it.only('a', f); it('b', f)"),
+        ("a_test.go", "func TestA(t *T) { t.Fatal(1) }", "func TestA(t *T) { t.Skip() }"),
+        (
+            "src/lib.rs",
+            "#[test]\nfn a() { assert!(x) }",
+            "#[test]\n#[ignore]\nfn a() { assert!(x) }",
+        ),
+        ("src/lib.rs", "#[test]\nfn a() { assert!(x) }", "fn a() {}"),
+        ("ATest.java", "@Test\nvoid a() {}\n", "@Disabled\n@Test\nvoid a() {}\n"),
+    ],
+)
+def test_weaker_tests_of_other_languages(path: str, old: str, new: str) -> None:
+    assert found({path: old}, {path: new}) == {"tests-weakened": [path]}
+
+
+def test_what_is_not_weaker() -> None:
+    path = "tests/test_x.py"
+    assert found({path: ONE}, {path: ONE + "    assert h()\n"}) == {}
+    assert found({path: ONE}, {path: ONE.replace("f()", "ff()")}) == {}
+    assert found({"src/x.py": ONE}, {"src/x.py": "x = 1\n"}) == {}
+    assert found({}, {path: "@pytest.mark.skip\n" + ONE}) == {}
+
+
+def test_deleted_tests_are_flagged_and_moved_ones_are_not() -> None:
+    path = "tests/test_x.py"
+    assert found({path: ONE}, {}) == {"tests-deleted": [path]}
+    assert found({path: ONE}, {"tests/unit/test_y.py": ONE}) == {}
+    assert found({path: ONE}, {"tests/unit/test_x.py": ONE + "    assert h()\n"}) == {}
+    gutted = {"tests/unit/test_x.py": "def test_a():\n    pass\n"}
+    assert found({path: ONE}, gutted) == {"tests-weakened": [path]}
+    assert found({"tests/data.json": "{}"}, {}) == {}
+
+
+def test_a_test_that_moves_to_another_file_is_not_gone() -> None:
+    two = ONE + "def test_b():\n    pass\n"
+    olds = {"tests/test_x.py": two, "tests/test_y.py": ONE}
+    news = {"tests/test_x.py": ONE, "tests/test_y.py": ONE + "def test_b():\n    pass\n"}
+    assert found(olds, news) == {}
+
+
+# --- Likely secrets -------------------------------------------------------------------------
+
+
+TOKEN = "ghp_" + "a1B2" * 9
+SECRETS = [
+    "AKIAIOSFODNN7EXAMPLE",
+    TOKEN,
+    "github_pat_" + "11ABCDEFG0" * 5,
+    "glpat-" + "x1Y2z3w4v5u6t7s8r9q0",
+    "xoxb-123456789012-abcdefghij",
+    "AIza" + "Sy0" * 11 + "ab",
+    "sk-ant-api03-" + "a1B2" * 10,
+    "sk-proj-" + "a1B2" * 10,
+    "sk-" + "a1B2" * 12,
+    "sk_live_" + "a1B2c3D4e5F6g7H8",
+    "npm_" + "a1B2" * 9,
+    "pypi-" + "AgEIcHlwaS5vcmc" * 4,
+    "hf_" + "aBcD" * 9,
+    "SG." + "a1B2c3D4e5F6g7H8i9J0k1" + "." + "a1B2" * 10,
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
+]
+ASSIGNED = [
+    ('password = "{}"', "hunter2"),
+    ("DB_PASSWORD={}", "Zm9vYmFyMTIzNDU2"),
+    ('"api_key": "{}",', "1f3d5b7a9c"),
+    ("  secret: '{}'", "k3yb0ard-cat"),
+    ("const authToken = '{}';", "9f8e7d6c5b4a"),
+    ("aws_secret_access_key = {}", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
+    ("DATABASE_URL=postgres://app:{}@db.internal/app", "s3cr3t"),
+    ("git clone https://user:{}@example.invalid/x.git", "p4ssw0rd"),
+]
+HARMLESS = [
+    'password = os.environ["DB_PASSWORD_2"]',
+    "password = get_password(user1)",
+    'api_key = "<your api key 1>"',
+    "token: ${{ secrets.TOKEN_1 }}",
+    "SECRET_KEY=$SECRET_2",
+    'password = "changeme1"',
+    'token = "your-token-here-1"',
+    "self.token = next_token2",
+    "postgres://user:password@localhost/db",
+    "https://example.invalid:8080/a@b",
+    "the password: correct horse battery staple",
+    "sk-learn-is-a-package-with-a-rather-long-name",
+    "commit 3f1c0d2a9b8e7d6c5b4a39281706f5e4d3c2b1a0",
+    '"integrity": "sha512-abc"',
+    "max_tokens = 4096",
+    "-----BEGIN CERTIFICATE-----",
+    "-----BEGIN PUBLIC KEY-----",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("line", ["{}", "x = '{}'", "+  - {} # note", "https://h/?q={}&r=1"])
+def test_tokens_are_known_by_their_form(line: str, secret: str) -> None:
+    text = "one\n" + line.format(secret) + "\nthree"
+    assert {number for number, _ in secrets_in(text.split("\n"))} == {1}
+    shown = redact(text)
+    assert secret[6:] not in shown
+    assert MARK in shown
+    assert shown.startswith("one\n")
+    assert shown.endswith("\nthree")
+
+
+@pytest.mark.parametrize(("line", "value"), ASSIGNED)
+def test_values_are_known_by_what_they_are_set_to(line: str, value: str) -> None:
+    text = line.format(value)
+    assert value in [found for _, found in secrets_in([text])]
+    assert redact(text) == line.format(MARK)
+
+
+@pytest.mark.parametrize("line", HARMLESS)
+def test_what_only_looks_like_one_is_left_alone(line: str) -> None:
+    assert list(secrets_in([line])) == []
+    assert redact(line) == line
+
+
+@pytest.mark.parametrize("kind", ["", "RSA ", "EC ", "OPENSSH ", "ENCRYPTED "])
+@pytest.mark.parametrize("prefix", ["", "+", "-", " ", "    "])
+def test_a_private_key_is_hidden_line_by_line(kind: str, prefix: str) -> None:
+    body = ["QUJDREVGR0hJSktM" * 4] * 3 + ["QUI="]
+    lines = [f"-----BEGIN {kind}PRIVATE KEY-----", *body, f"-----END {kind}PRIVATE KEY-----"]
+    text = "\n".join(prefix + line for line in lines) + "\nafter " + body[0]
+    shown = redact(text)
+    assert shown.count(MARK) == 4
+    assert shown.endswith("\nafter " + body[0])
+    assert [number for number, _ in secrets_in(text.split("\n"))] == [0, 1, 2, 3, 4]
+    # A value that is known is hidden wherever it stands.
+    assert body[0] not in redact(text, [body[0]])
+
+
+def test_a_private_key_in_one_line_is_hidden() -> None:
+    line = '{"private_key": "-----BEGIN PRIVATE KEY-----\\n' + "QUJDREVGR0hJSktM" * 4
+    shown = redact(line + '\\n-----END PRIVATE KEY-----\\n", "next": "QUJDREVGR0hJSktM"}')
+    assert shown.count("QUJDREVGR0hJSktM") == 1
+    assert '"next"' in shown
+
+
+def test_several_in_one_line_and_those_that_overlap() -> None:
+    assert redact(f"{TOKEN} and {TOKEN}") == f"{MARK} and {MARK}"
+    assert redact(f"token = '{TOKEN}'") == f"token = '{MARK}'"
+
+
+def test_a_line_that_was_made_to_take_long_does_not() -> None:
+    lines = ["token" * 60_000, "a:" * 100_000, "a://b:" * 50_000, "eyJ" * 60_000]
+    lines += ["-----BEGIN " + "A " * 60_000, "password='" + "x" * 200_000, "sk-" * 60_000]
+    started = time.process_time()
+    redact("\n".join(lines))
+    assert time.process_time() - started < 10

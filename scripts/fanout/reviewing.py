@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fanout import approvals, changelog, diffing, flagging, git, integrations, redacting
+from fanout import approvals, changelog, diffing, flagging, git, integrations
 from fanout import candidates as work
 from fanout import workers as life
 from fanout.copies import is_our_copy
@@ -153,7 +153,7 @@ def review(repo: git.Repository, choice: Choice, candidate: Candidate, wish: Wis
     entries = changelog.find(repo, candidate, work.beside(choice), convention)
 
     def clean(text: str) -> str:
-        return redacting.redact(text, values)
+        return flagging.redact(text, values)
 
     views = {
         "status": status_view(candidate, wish),
