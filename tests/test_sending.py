@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from fanout import jobs, pending, sending
+from fanout import jobs, sending
 from fanout import workers as life
 from fanout.errors import SkillError
-from fanout.pending import Sending
+from fanout.jobs import Sending
 from world import World, wait_for
 
 IDLE = ("--prompt-mode", "none", "--settle", "0")
@@ -54,7 +54,9 @@ def keep(
 ) -> None:
     """What a send leaves that was killed on its way."""
     number = jobs.new_prompt(common, "w1", text)
-    pending.write(common, worker, Sending(worker.launch, "0001", number, False, screen, drawn, []))
+    jobs.write_sending(
+        common, worker, Sending(worker.launch, "0001", number, False, screen, drawn, [])
+    )
 
 
 def test_a_send_that_was_killed_before_it_typed_is_done_by_the_same_call(world: World) -> None:
@@ -62,7 +64,7 @@ def test_a_send_that_was_killed_before_it_typed_is_done_by_the_same_call(world: 
     keep(common, worker, "Hello there", screen)
     assert world.ok("send", "w1", "--prompt", "Hello there")["already_typed"] is False
     assert [entry["prompt"] for entry in world.prompts()] == ["Hello there"]
-    assert pending.read(common, worker) is None
+    assert jobs.read_sending(common, worker) is None
 
 
 def test_a_send_that_was_killed_before_enter_is_only_submitted(world: World) -> None:
@@ -97,7 +99,7 @@ def test_a_send_that_was_killed_after_enter_is_not_typed_again(world: World) -> 
     drawn = screens[worker.pane]
     rows = [n for n, row in enumerate(drawn.split("\n")) if "Hello there" in row]
     state = Sending(worker.launch, "0001", number, False, screen, drawn, rows)
-    pending.write(common, worker, state)
+    jobs.write_sending(common, worker, state)
     worker.server.press(worker.pane, "Enter")
     wait_for(world.prompts, "the agent has it")
     wait_for(lambda: "Nothing to do" in world.ok("capture", "w1")["text"], "it is done")
@@ -149,7 +151,7 @@ def test_a_damaged_note_of_a_send_is_named_and_nothing_typed(world: World, conte
     common, worker, _ = ready(world)
     (world.record("w1") / "sending.json").write_bytes(content)
     with pytest.raises(SkillError, match=r"sending\.json"):
-        pending.read(common, worker)
+        jobs.read_sending(common, worker)
     assert "sending.json" in world.refused(1, "send", "w1", "--prompt", "x")["message"]
     assert world.prompts() == []
     assert (world.record("w1") / "sending.json").read_bytes() == content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from fanout import records
@@ -178,3 +179,50 @@ def read_prompt(common_dir: str, name: str, number: str) -> str:
             return file.read()
     except OSError:
         return ""
+
+
+# --- A prompt on its way: kept before it is proved, so that a kill loses nothing ------------
+
+
+class Sending(NamedTuple):
+    """A prompt that has not been proved to be taken, as `sending.json` keeps it.
+
+    `before` is the screen before anything was typed; `drawn` the screen with the text on it, and
+    `echo` the rows that show it: they are there once Enter may have been pressed.
+    """
+
+    launch: str
+    job: str
+    prompt: str
+    opens: bool
+    before: str
+    drawn: str | None
+    echo: list[int]
+
+
+def sending_path(common_dir: str, name: str) -> str:
+    """The file that says what is being sent."""
+    return os.path.join(records.worker_dir(common_dir, name), "sending.json")
+
+
+def read_sending(common_dir: str, worker: Worker) -> Sending | None:
+    """The prompt on its way to the agent's newest start, or None.
+
+    Raises SkillError `record-damaged`.
+    """
+    try:
+        sending = records.read_record(sending_path(common_dir, worker.name), Sending)
+    except FileNotFoundError:
+        return None
+    return sending if sending.launch == worker.launch else None
+
+
+def write_sending(common_dir: str, worker: Worker, sending: Sending) -> None:
+    """Keep what is being sent."""
+    records.write_json(sending_path(common_dir, worker.name), sending._asdict())
+
+
+def clear_sending(common_dir: str, name: str) -> None:
+    """Nothing is on its way any more."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(sending_path(common_dir, name))

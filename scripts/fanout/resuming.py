@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fanout import (
-    delivery,
-    git,
-    harness,
-    jobs,
-    pending,
-    proctree,
-    records,
-    starting,
-    steering,
-)
+from fanout import delivery, git, harness, jobs, proctree, records, starting, steering
 from fanout import workers as life
 from fanout.errors import SkillError, refused
 from fanout.fields import NamedTuple
@@ -80,7 +70,7 @@ def resume(repo: git.Repository, name: str, prompt: str | None, settle: float) -
 def require_ended(common_dir: str, worker: Worker, state: life.State) -> None:
     """Demand a worker whose agent has ended and whose tree is in its place."""
     if state.word in ("running", "waiting", "starting"):
-        sending = pending.read(common_dir, worker)
+        sending = jobs.read_sending(common_dir, worker)
         error = refused(
             "still-running",
             f"the agent of {worker.name!r} is {state.word}",

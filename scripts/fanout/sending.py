@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from fanout import delivery, git, jobs, pending, steering
+from fanout import delivery, git, jobs, steering
 from fanout import workers as life
 from fanout.delivery import Look, Outcome
 from fanout.errors import ExitCode, SkillError, refused
 from fanout.fields import NamedTuple
-from fanout.pending import Sending
+from fanout.jobs import Sending
 from fanout.starting import target_of, terminal_log, undelivered
 from fanout.workers import State, Worker
 
@@ -49,7 +49,7 @@ def send(repo: git.Repository, worker_name: str, prompt: str, *, anew: bool = Fa
         require_input(worker, state, screen)
         if state.word == "running":
             delivery.pasteable(prompt, terminal_log(common, worker.name))
-        earlier = pending.read(common, worker)
+        earlier = jobs.read_sending(common, worker)
         if earlier is not None and anew:
             earlier = None
         if earlier is not None:
@@ -145,7 +145,7 @@ def submit_standing(
     target = target_of(common_dir, worker, worker.harness, earlier)
     echo = set(earlier.echo) or delivery.changed_rows(earlier.before, screen)
     size = delivery.size_of(target.events)
-    pending.write(common_dir, worker, earlier._replace(drawn=screen, echo=sorted(echo)))
+    jobs.write_sending(common_dir, worker, earlier._replace(drawn=screen, echo=sorted(echo)))
     look = yield
     at_cursor = look.pane is not None and look.pane.cursor_y in echo
     typed = delivery.cursor_row(look) if at_cursor else None
@@ -170,7 +170,7 @@ def begin(
     sending = Sending(worker.launch, job or number, number, opens, screen, None, [])
     # First of all: where it cannot be written, nothing is begun.
     life.write_card(worker, sending.job)
-    pending.write(common_dir, worker, sending)
+    jobs.write_sending(common_dir, worker, sending)
     if opens:
         life.record_event(
             common_dir, worker.name, "delivered",
@@ -214,7 +214,7 @@ def record_outcome(common_dir: str, worker: Worker, sending: Sending, outcome: O
             common_dir, name, "cancelled", job=sending.job, message="its prompt was never typed"
         )
     if outcome.delivered or not outcome.typed or outcome.ended:
-        pending.clear(common_dir, name)
+        jobs.clear_sending(common_dir, name)
     if outcome.delivered:
         return Sent(worker, sending.job, outcome.evidence, False)
     if outcome.ended:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 
-from fanout import contract, delivery, git, harness, jobs, pending, proctree, records, tmux
+from fanout import contract, delivery, git, harness, jobs, proctree, records, tmux
 from fanout import workers as life
 from fanout.errors import ExitCode, SkillError, refused
 from fanout.fields import NamedTuple
 from fanout.harness import Harness
+from fanout.jobs import Sending
 from fanout.output import progress
-from fanout.pending import Sending
 from fanout.tmux import Launch, Server
 from fanout.workers import Worker
 
@@ -205,7 +205,7 @@ def deliver(common_dir: str, starts: list[Start], done: dict[str, Started]) -> N
         before = done[by_pane[pane].worker.name]
         failed = isinstance(outcome, SkillError)
         if failed or not outcome.typed or outcome.delivered or outcome.ended:
-            pending.clear(common_dir, before.worker.name)
+            jobs.clear_sending(common_dir, before.worker.name)
         done[before.worker.name] = (
             before._replace(error=outcome) if failed else before._replace(outcome=outcome)
         )
@@ -218,7 +218,7 @@ def target_of(
 
     def note(before: str, drawn: str | None, echo: list[int]) -> None:
         known = sending._replace(before=before, drawn=drawn, echo=echo)
-        pending.write(common_dir, worker, known)
+        jobs.write_sending(common_dir, worker, known)
 
     return delivery.Target(
         server=worker.server,
