@@ -20,7 +20,7 @@ LAYERS = [
     {"bash_data", "diffing", "integrations", "plan", "reporting", "tmux", "worktrees"},
     {"conventions", "doctor", "merging", "publishing", "rendering", "rescue"},
     {"fragments", "workers"},
-    {"capturing", "checking", "contract", "copies", "delivery", "flagging", "jobs"},
+    {"checking", "contract", "copies", "delivery", "flagging", "jobs"},
     {"candidates", "starting", "steering", "takeback"},
     {"changelog", "cleaning", "resuming", "sending", "spawning", "stopping"},
     {"approvals", "waiting"},

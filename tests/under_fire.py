@@ -27,7 +27,6 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "scripts")]
 
 # Every room is imported before the forks, which would each import it anew.
 ROOMS = [
-    "capturing",
     "cleaning",
     "cli.job_verbs",
     "cli.worker_verbs",

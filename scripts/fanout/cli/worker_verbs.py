@@ -436,14 +436,12 @@ def status_actions(repo: Repository, views: list[View]) -> tuple[dict[str, Any],
 
 def capture(question: Question, options: argparse.Namespace) -> Answer:
     """`capture`: the agent's last lines."""
-    from fanout import capturing
+    from fanout import workers
     from fanout.workers import load
 
     repo = question.repository()
     common = repo.common_dir
-    text = capturing.capture(
-        common, load(common, options.name), options.lines, from_log=options.log
-    )
+    text = workers.capture(common, load(common, options.name), options.lines, from_log=options.log)
     data = {"name": options.name, "text": text, "source": "log" if options.log else "screen"}
     return Answer("capture", text, data)
 
