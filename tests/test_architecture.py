@@ -17,7 +17,7 @@ LAYERS = [
     {"errors", "fields", "keeping"},
     {"outline", "output", "process", "startup", "templates"},
     {"book", "git", "harness", "proctree", "records"},
-    {"bash_data", "diffing", "integrations", "plan", "reporting", "tmux", "worktrees"},
+    {"bash_data", "diffing", "integrations", "plan", "tmux", "worktrees"},
     {"conventions", "doctor", "merging", "publishing", "rendering", "rescue"},
     {"fragments", "workers"},
     {"checking", "contract", "copies", "delivery", "flagging", "jobs"},

@@ -31,7 +31,7 @@ def own_command(repo: Repository, *words: str) -> str:
 
 def event(options: argparse.Namespace) -> Answer:
     """`event`: what an agent reports."""
-    from fanout.reporting import report
+    from fanout.records import report
 
     data = report(options.kind, options.message, options.data, options.repo)
     return Answer("event", f"reported {data['event']}", data)
