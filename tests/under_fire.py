@@ -33,8 +33,7 @@ ROOMS = [
     "resuming",
     "sending",
     "spawning",
-    "stopping",
-    "waiting",
+    "ending",
 ]
 for room in ROOMS:
     importlib.import_module(f"fanout.{room}")

@@ -23,7 +23,7 @@ FOLLOW_ROUND = 0.2
 
 def wait(question: Question, options: argparse.Namespace) -> Answer:
     """`wait`: a row for each job that was waited for."""
-    from fanout.waiting import wait as wait_for_jobs
+    from fanout.ending import wait_for_jobs as wait_for_jobs
 
     repo = question.repository()
     started = time.monotonic()

@@ -506,13 +506,13 @@ def attach(question: Question, options: argparse.Namespace) -> Answer:
 
 def stop(question: Question, options: argparse.Namespace) -> Answer:
     """`stop`: all together, each name decided by itself."""
-    from fanout import stopping
+    from fanout import ending
     from fanout.workers import load
 
     repo = question.repository()
     for name in options.names:
         load_or_damaged(load, repo.common_dir, name)
-    outcomes = stopping.stop_all(repo, options.names)
+    outcomes = ending.stop_all(repo, options.names)
     rows: list[dict[str, Any]] = []
     errors: list[SkillError] = []
     for name in dict.fromkeys(options.names):
