@@ -18,7 +18,7 @@ LAYERS = [
     {"outline", "output", "process", "startup", "templates"},
     {"book", "git", "harness", "proctree", "records"},
     {"bash_data", "diffing", "integrations", "plan", "tmux", "worktrees"},
-    {"conventions", "doctor", "merging", "publishing", "rendering", "rescue"},
+    {"conventions", "doctor", "merging", "publishing", "rendering"},
     {"fragments", "workers"},
     {"checking", "contract", "copies", "delivery", "flagging", "jobs"},
     {"candidates", "starting", "steering", "takeback"},

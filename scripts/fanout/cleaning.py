@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from fanout import git, integrations, proctree, records, rescue, steering, worktrees
+from fanout import git, integrations, proctree, records, steering, takeback, worktrees
 from fanout import workers as life
 from fanout.copies import is_our_copy
 from fanout.errors import SkillError
@@ -486,7 +486,7 @@ def prove(
     commits = [] if tip is None or merged or tip == worker.base else [tip]
     if case.gone or case.dropping:
         if commits and choice.discard and choice.branch_delete:
-            saved = rescue.save_commits(common, worker.name, commits)
+            saved = takeback.save_commits(common, worker.name, commits)
             notes.append(f"its commits are kept under {saved}")
         if case.gone and not case.dropping:
             notes.append("its folder was gone")
@@ -497,7 +497,7 @@ def prove(
             return reasons
         if reasons:
             _, head = git.current_ref(case.root)
-            saved, left_out = rescue.save_tree(common, case.root, worker.name, [head, *commits])
+            saved, left_out = takeback.save_tree(common, case.root, worker.name, [head, *commits])
             notes.append(f"restore with: {restore_command(repo, worker, saved)}")
             if left_out:
                 notes.append(f"caches were not saved: {', '.join(left_out[:10])}")
@@ -666,11 +666,11 @@ def held_elsewhere(case: Case, holders: list[str]) -> str | None:
 
 def keep_loose_commits(repo: git.Repository, worker: Worker, choice: Choice) -> str | None:
     """Keep the commits that only the files which go with a worker name: reflogs and the like."""
-    files = list(rescue.naming_files(worker.admin_dir))
+    files = list(takeback.naming_files(worker.admin_dir))
     if choice.branch_delete:
         files.append(os.path.join(repo.common_dir, "logs", worker.branch_ref))
-    commits = [commit for file in files for commit in rescue.ids_in(file)]
-    return rescue.keep_commits(repo.common_dir, worker.name, commits)
+    commits = [commit for file in files for commit in takeback.ids_in(file)]
+    return takeback.keep_commits(repo.common_dir, worker.name, commits)
 
 
 def drop_entry(common_dir: str, case: Case) -> str:
