@@ -19,7 +19,7 @@ LAYERS = [
     {"book", "git", "harness", "proctree", "records"},
     {"bash_data", "diffing", "integrations", "plan", "tmux", "worktrees"},
     {"conventions", "doctor", "merging", "publishing", "rendering"},
-    {"fragments", "workers"},
+    {"workers"},
     {"checking", "contract", "copies", "delivery", "flagging", "jobs"},
     {"candidates", "starting", "steering", "takeback"},
     {"changelog", "cleaning", "ending", "resuming", "sending", "spawning"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fanout import changelog, fragments, git, merging, records, worktrees
+from fanout import changelog, git, merging, records, worktrees
 from fanout.approvals import Approval
 from fanout.book import reconcile
 from fanout.candidates import Candidate
@@ -271,10 +271,10 @@ def with_tool(
     # What the branches bring stands in the same folder.
     taken = {path for paths in changed.values() for path in paths}
     for number, entry in enumerate(entries):
-        path, content = fragments.fragment_for(convention, entry, changed[entry.name])
+        path, content = changelog.fragment_for(convention, entry, changed[entry.name])
         inside = f"{place}/{number}"
         try:
-            chosen = fragments.made_by_tool(
+            chosen = changelog.made_by_tool(
                 tool, tree, convention, (path, content), place=inside, mark=mark
             )
             worktrees.remove_file(f"{inside}.log")

@@ -23,11 +23,11 @@ from fanout import candidates as offers
 from fanout import workers as life
 from fanout.building import Built, Part, Recipe
 from fanout.candidates import Candidate
+from fanout.changelog import tool_of
 from fanout.checking import Check
 from fanout.conventions import convention_of
 from fanout.errors import ExitCode, SkillError
 from fanout.fields import NamedTuple
-from fanout.fragments import tool_of
 from fanout.integrations import Integration
 from fanout.output import path_list, say
 from fanout.publishing import Checkout

@@ -587,8 +587,8 @@ def changelog(repo: Repository, options: argparse.Namespace) -> Answer:
     """`changelog`: the entries found, those missing, and what would be written where."""
     from fanout import candidates as work
     from fanout import changelog as room
+    from fanout.changelog import tool_of
     from fanout.conventions import convention_of
-    from fanout.fragments import tool_of
 
     found = work.find(repo, choice_of(options, options.names))
     commit, branch = target_commit(repo, found, options.into)
