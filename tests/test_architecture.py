@@ -20,7 +20,7 @@ LAYERS = [
     {"bash_data", "diffing", "integrations", "plan", "tmux", "worktrees"},
     {"conventions", "doctor", "merging", "publishing", "rendering"},
     {"workers"},
-    {"checking", "contract", "copies", "delivery", "flagging", "jobs"},
+    {"contract", "copies", "delivery", "flagging", "jobs"},
     {"candidates", "starting", "steering", "takeback"},
     {"changelog", "cleaning", "ending", "resuming", "sending", "spawning"},
     {"approvals"},

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from fanout import checking
+from fanout import publishing
 from fanout.errors import SkillError
 from integration_fire import NOTE as CHECK
 from integration_fire import Scene
@@ -382,15 +382,15 @@ def test_twice_ctrl_c_is_told_as_interrupted_and_leaves_nothing(
 
 
 def test_git_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "ORPHAN_WAIT", 0.1)
-    env = {**os.environ, checking.MARK: "an-id"}
+    monkeypatch.setattr(publishing, "ORPHAN_WAIT", 0.1)
+    env = {**os.environ, publishing.MARK: "an-id"}
     process = subprocess.Popen(
         ["git", "hash-object", "--stdin"], env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
     try:
         with pytest.raises(SkillError, match=f"an-id: {process.pid}") as caught:
-            checking.await_end("an-id")
+            publishing.await_end("an-id")
         assert caught.value.exit_code == 11
     finally:
         process.communicate()
-    checking.await_end("an-id")
+    publishing.await_end("an-id")

@@ -10,7 +10,6 @@ from fanout import (
     approvals,
     building,
     changelog,
-    checking,
     git,
     integrations,
     merging,
@@ -24,13 +23,12 @@ from fanout import workers as life
 from fanout.building import Built, Part, Recipe
 from fanout.candidates import Candidate
 from fanout.changelog import tool_of
-from fanout.checking import Check
 from fanout.conventions import convention_of
 from fanout.errors import ExitCode, SkillError
 from fanout.fields import NamedTuple
 from fanout.integrations import Integration
 from fanout.output import path_list, say
-from fanout.publishing import Checkout
+from fanout.publishing import Check, Checkout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,7 +108,7 @@ def merge(repo: git.Repository, found: list[Candidate], target: str, wish: Wish)
             notes.append(f"written after the approval: the changelog entry of {', '.join(late)}")
         attempt = Attempt(repo, integration, parts, wish, checkout)
         try:
-            with checking.marked(integration.id):
+            with publishing.marked(integration.id):
                 integration = attempt.run()
         except Blocked as blocked:
             integration = attempt.end("failed", blocked=blocked.rows)
@@ -411,10 +409,10 @@ class Attempt:
     def check(self, commit: str, commands: list[str]) -> list[Check]:
         """Run checks on a commit in a tree of its own."""
         self.trees += 1
-        tree = checking.tree_path(self.repo, self.integration.id, self.trees)
+        tree = publishing.tree_path(self.repo, self.integration.id, self.trees)
         self.save(tree=tree)
         logs = f"{integrations.folder(self.repo.common_dir, self.integration.id)}/checks"
-        found = checking.run_checks(
+        found = publishing.run_checks(
             self.repo, commit, commands, tree=tree, logs=logs, timeout=self.wish.timeout
         )
         self.save(tree="")
@@ -481,7 +479,7 @@ def fragments_place(common_dir: str, integration_id: str) -> str:
 
 def tool_mark(integration_id: str) -> str:
     """What the changelog tool of an integration is known by, with all that it starts."""
-    return f"{checking.MARK}=fragments-{integration_id}"
+    return f"{publishing.MARK}=fragments-{integration_id}"
 
 
 def tell_workers(repo: git.Repository, integration: Integration) -> None:
@@ -662,7 +660,7 @@ def sweep(common_dir: str) -> None:
 
 def settle_one(repo: git.Repository, integration: Integration) -> str:
     """Close one integration that did not end; says what was found."""
-    checking.await_end(integration.id)
+    publishing.await_end(integration.id)
     clear_trees(repo, integration.id)
     proctree.end_tree([], tool_mark(integration.id), grace=1.0)
     worktrees.remove_tree(fragments_place(repo.common_dir, integration.id))
@@ -718,7 +716,7 @@ def abandon(repo: git.Repository, integration_id: str) -> None:
 
 def clear_trees(repo: git.Repository, integration_id: str) -> None:
     """Remove the throw-away trees of one integration, and end what runs there."""
-    prefix = checking.tree_path(repo, integration_id, 0).removesuffix("0")
+    prefix = publishing.tree_path(repo, integration_id, 0).removesuffix("0")
     # An entry keeps the name of its tree, also where somebody has moved that.
     registered = {
         f"{os.path.dirname(prefix)}/{os.path.basename(admin)}": admin
@@ -729,5 +727,5 @@ def clear_trees(repo: git.Repository, integration_id: str) -> None:
     if os.path.isdir(parent):
         paths |= {e.path for e in os.scandir(parent) if e.path.startswith(prefix)}
     for path in sorted(paths):
-        mark = f"{checking.MARK}={os.path.basename(path)}"
-        checking.remove_tree(repo, path, registered.get(path, ""), mark)
+        mark = f"{publishing.MARK}={os.path.basename(path)}"
+        publishing.remove_tree(repo, path, registered.get(path, ""), mark)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from fanout import checking, git, integrations, merging, publishing, records
-from fanout.checking import Check
+from fanout import git, integrations, merging, publishing, records
 from fanout.errors import ExitCode, SkillError, refused
 from fanout.fields import NamedTuple
 from fanout.integrating import Outcome, abandon, lock, require_tip, settle
 from fanout.integrations import Integration
 from fanout.merging import Merged, Signing
 from fanout.output import path_list
-from fanout.publishing import Checkout
+from fanout.publishing import Check, Checkout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def undo(repo: git.Repository, integration_id: str, timeout: float, *, dry_run: 
         made = plan(target, tip, way, checkout)
         integrations.save(repo.common_dir, made)
         try:
-            with checking.marked(made.id):
+            with publishing.marked(made.id):
                 done, checks = carry_out(repo, made, target, way, timeout)
         except BaseException:
             abandon(repo, made.id)
@@ -216,11 +215,11 @@ def carry_out(
         git.require_git(common, "update-ref", f"{KEPT}/{target.id}", target.after)
     else:
         commands = [str(row["command"]) for row in target.checks]
-        tree = checking.tree_path(repo, made.id, 1)
+        tree = publishing.tree_path(repo, made.id, 1)
         made = made._replace(tree=tree)
         integrations.save(common, made)
         logs = f"{integrations.folder(common, made.id)}/checks"
-        checks = checking.run_checks(
+        checks = publishing.run_checks(
             repo, way.commit, commands, tree=tree, logs=logs, timeout=timeout
         )
         if not all(check.passed for check in checks):
