@@ -14,7 +14,7 @@ from typing import Any
 from under_fire import Called, Case, call, run
 
 # Every room is imported before the forks, which would each import it anew.
-ROOMS = ["cli.merge_verbs", "cli.review_verbs", "collecting", "handover", "undoing"]
+ROOMS = ["cli.merge_verbs", "cli.review_verbs", "collecting", "handover"]
 for room in ROOMS:
     importlib.import_module(f"fanout.{room}")
 

@@ -26,7 +26,7 @@ LAYERS = [
     {"approvals"},
     {"building", "collecting", "reviewing"},
     {"forecasting", "integrating"},
-    {"handover", "undoing"},
+    {"handover"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from merge_world import Merges, commit_on, merges, on_main, write
+from merge_world import Merges, commit_on, link, merges, on_main, write
 
 __all__ = ["merges"]
 
@@ -209,3 +209,226 @@ def test_a_damaged_record_of_one_worker_does_not_hide_the_others(merges: Merges,
     assert "w2" in data["damaged"][0]
     # Named, it is an error.
     assert merges.ends(1, verb, "w2").error["code"] == "record-damaged"
+
+
+# --- Undoing --------------------------------------------------------------------------------
+
+
+def integrate(merges: Merges, name: str, *more: str, **files: str) -> dict[str, Any]:
+    """Merge a plain branch with these files; the integration."""
+    merges.branch(name, dict(files))
+    words = ["--branch", name, "--base", merges.git("rev-parse", "main")]
+    return merges.ok("merge", *words, *more)["integration"]
+
+
+def approvals(merges: Merges) -> dict[str, bytes]:
+    """Every recorded review."""
+    home = merges.repo / ".git" / "agent-workers"
+    return {str(path): path.read_bytes() for path in home.rglob("reviews/*.json")}
+
+
+def test_the_branch_moves_back_when_nothing_came_after(merges: Merges) -> None:
+    """Branches, approvals and edits are as before the merge, and it can be merged again."""
+    on_main(merges.world, {"a": "1\n", "gone": "1\n"})
+    head = merges.ready("w1", {"a": "2\n", "gone": None, "new": "1\n", "l": link("a")})
+    write(merges.repo, {"mine": "1\n", "README.md": "edited\n"})
+    before, reviews = merges.world.snapshot(), approvals(merges)
+    made = merges.ok("merge", "w1", "--check", "true")["integration"]
+    assert merges.world.snapshot() != before
+    dry = merges.ok("undo", "--dry-run")
+    assert (dry["moved_back"], dry["integration"]["undoes"]) == (True, made["id"])
+    assert merges.tip() == made["after"]
+    data = merges.ok("undo")
+    assert data["integration"]["undoes"] == made["id"]
+    assert data["integration"]["before"] == made["after"]
+    assert data["integration"]["after"] == made["before"]
+    assert (data["moved_back"], data["reverts"]) == (True, [])
+    # What the branch no longer names stays findable.
+    kept = f"refs/agent-workers/undone/{made['id']}"
+    assert merges.git("rev-parse", kept) == made["after"]
+    merges.git("update-ref", "-d", kept)
+    assert merges.world.snapshot() == before
+    assert approvals(merges) == reviews
+    assert merges.tip("w1") == head
+    rows = {row["id"]: row for row in merges.ok("status")["integrations"]}
+    assert rows[made["id"]]["state"] == "undone"
+    assert rows[data["integration"]["id"]]["undoes"] == made["id"]
+    assert [r["name"] for r in merges.ok("report")["missing"]] == ["w1"]
+    # By hand it may be merged as well.
+    merges.git("merge", "-q", "--no-edit", "w1")
+    assert merges.ok("report")["missing"] == []
+    merges.git("reset", "-q", "--keep", "HEAD^")
+    again = merges.ok("merge", "w1")
+    assert [row["name"] for row in again["merged"]] == ["w1"]
+    assert merges.ok("report")["missing"] == []
+    # The first was taken back; the newest that stands is the second.
+    assert merges.ok("undo")["integration"]["undoes"] == again["integration"]["id"]
+
+
+@pytest.mark.parametrize("strategy", ["merge", "squash", "rebase", "cherry-pick"])
+def test_what_came_after_stays_and_the_integration_is_reverted(
+    merges: Merges, strategy: str
+) -> None:
+    made = integrate(
+        merges, "w1", "--strategy", strategy, "--check", "test ! -e b -o -e a", a="1\n"
+    )
+    later = on_main(merges.world, {"c": "1\n"})
+    write(merges.repo, {"mine": "1\n", "c": "edited\n"})
+    reviews = approvals(merges)
+    dry = merges.ok("undo", made["id"], "--dry-run")
+    assert (dry["moved_back"], len(dry["reverts"])) == (False, 1)
+    assert merges.tip() == later
+    data = merges.ok("undo", made["id"])
+    assert data["moved_back"] is False
+    (revert,) = data["reverts"]
+    assert merges.git("rev-parse", "main^") == later
+    assert merges.tip() == revert
+    # The checks of the integration ran on it.
+    assert [row["exit_code"] for row in data["checks"]] == [0]
+    body = merges.git("log", "-1", "--format=%B")
+    assert body.startswith('Revert "')
+    assert f"Integration: {made['id']}" in body
+    assert not (merges.repo / "a").exists()
+    assert (merges.repo / "c").read_text() == "edited\n"
+    assert merges.git("status", "--porcelain") == " M c\n?? mine"
+    assert approvals(merges) == reviews
+    merges.tidy()
+    assert merges.ends(3, "undo", made["id"]).error["code"] == "already-undone"
+    # Merged again: by new commits, where git believes that it has the old ones.
+    words = ["--branch", "w1", "--base", made["before"]]
+    if strategy == "merge":
+        ran = merges.ends(3, "merge", *words)
+        assert ran.error["code"] == "taken-back"
+        assert "--strategy cherry-pick" in ran.data["blocked"][0]["why"]
+        strategy = "cherry-pick"
+    merges.ok("merge", *words, "--strategy", strategy)
+    assert merges.file("a") == "1"
+    report = merges.ok("report", *words)
+    assert [row["name"] for row in report["complete"]] == ["w1"]
+
+
+def test_several_workers_are_reverted_in_one_go_the_last_first(merges: Merges) -> None:
+    merges.branch("w1", {"f": "1\n"})
+    merges.branch("w2", {"f": "1\n", "g": "1\n"}, {"f": "2\n"}, base="w1")
+    base = merges.git("rev-parse", "main")
+    words = ["--branch", "w1", "--branch", "w2", "--base", base]
+    merges.ok("approve", "--branch", "w2", "--base", base, "--commit", merges.tip("w2"))
+    made = merges.ok("merge", *words)["integration"]
+    tree = merges.git("rev-parse", f"{made['before']}^{{tree}}")
+    on_main(merges.world, {"later": "1\n"})
+    data = merges.ok("undo")
+    assert len(data["reverts"]) == 2
+    merges.git("rm", "-q", "later")
+    assert merges.git("write-tree") == tree
+
+
+def test_what_was_fetched_by_others_is_not_taken_from_the_history(merges: Merges) -> None:
+    """The branch does not move back behind what a remote has."""
+    made = integrate(merges, "w1", a="1\n")
+    merges.git("update-ref", "refs/remotes/origin/main", made["after"])
+    data = merges.ok("undo")
+    assert data["moved_back"] is False
+    assert merges.git("rev-parse", "main^") == made["after"]
+
+
+def test_later_changes_in_the_same_place_block_it(merges: Merges) -> None:
+    made = integrate(merges, "w1", a="1\n")
+    on_main(merges.world, {"a": "2\n"})
+    for more in (["--dry-run"], []):
+        before = merges.world.snapshot()
+        ran = merges.ends(10, "undo", made["id"], *more)
+        assert merges.world.snapshot() == before
+        assert ran.error["code"] == "conflict"
+        assert ran.data["blocked"][0]["paths"] == ["a"]
+    # What was taken back by hand needs nothing.
+    on_main(merges.world, {"a": None, "changelog.d/w1.md": None})
+    assert merges.ends(3, "undo", made["id"]).error["code"] == "nothing-to-undo"
+
+
+def test_a_result_that_would_be_red_is_not_published(merges: Merges) -> None:
+    made = integrate(merges, "w1", "--check", "test ! -e later -o -e a", a="1\n")
+    on_main(merges.world, {"later": "1\n"})
+    before = merges.world.snapshot()
+    ran = merges.ends(10, "undo")
+    assert ran.error["code"] == "check-failed"
+    (row,) = ran.data["checks"]
+    assert (row["command"], row["exit_code"]) == ("test ! -e later -o -e a", 1)
+    assert Path(row["log"]).is_file()
+    assert merges.world.snapshot() == before
+    merges.tidy()
+    rows = {row["id"]: row["state"] for row in merges.ok("status")["integrations"]}
+    assert rows[made["id"]] == "published"
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_edits_in_the_way_are_refused_by_name(merges: Merges, after: bool) -> None:
+    on_main(merges.world, {"a": "1\n"})
+    integrate(merges, "w1", a="2\n")
+    if after:
+        on_main(merges.world, {"later": "1\n"})
+    write(merges.repo, {"a": "mine\n", "README.md": "mine too\n"})
+    before = merges.world.snapshot()
+    ran = merges.ends(3, "undo")
+    assert ran.error["code"] == "local-edits"
+    assert ran.data["local_edits"] == [{"code": "modified", "paths": ["a"]}]
+    assert merges.world.snapshot() == before
+
+
+def test_what_cannot_be_undone_is_said(merges: Merges) -> None:
+    merges.refused("nothing-to-undo", "undo")
+    for word in ("nonsense", "../../x", "20200101T000000Z-abcdef"):
+        merges.refused("unknown-integration", "undo", word, exit_code=2)
+    merges.branch("w1", {"a": "1\n"})
+    failed = merges.ends(10, "merge", "--branch", "w1", "--base", "main", "--check", "false")
+    merges.refused("nothing-to-undo", "undo", failed.data["integration"]["id"])
+    made = integrate(merges, "w2", b="1\n")
+    # Somebody moved the branch by other means.
+    merges.git("reset", "-q", "--hard", made["before"])
+    merges.refused("not-in-branch", "undo", made["id"])
+    merges.git("branch", "-q", "-m", "main", "other")
+    ran = merges.ends(1, "undo", made["id"])
+    assert "refs/heads/main is no longer there" in ran.error["message"]
+
+
+def test_a_branch_that_moves_during_the_checks_is_left(merges: Merges) -> None:
+    check = (
+        "test -e a || git update-ref refs/heads/main "
+        "$(git commit-tree -p main -m moved main^{tree})"
+    )
+    integrate(merges, "w1", "--check", check, a="1\n")
+    on_main(merges.world, {"later": "1\n"})
+    ran = merges.ends(11, "undo")
+    assert ran.error["code"] == "branch-moved"
+    assert merges.git("log", "-1", "--format=%s", "main") == "moved"
+    assert merges.file("a") == "1"
+    merges.same_as_head()
+    merges.tidy()
+
+
+def test_an_integration_into_a_branch_that_nothing_has_checked_out(merges: Merges) -> None:
+    merges.git("branch", "dev")
+    merges.branch("w1", {"a": "1\n"})
+    words = ["merge", "--branch", "w1", "--base", "main", "--into", "dev"]
+    made = merges.ok(*words)["integration"]
+    assert made["branch"] == "dev"
+    assert merges.tip("main") == made["before"]
+    files = merges.world.snapshot()["files"]
+    merges.ok("undo", made["id"])
+    assert merges.tip("dev") == made["before"]
+    assert merges.world.snapshot()["files"] == files
+
+
+def test_where_a_record_is_damaged_only_a_named_one_is_taken_back(merges: Merges) -> None:
+    """The newest may be the damaged one; an older one is nothing that was asked for."""
+    merges.ready("w1", {"one": "1\n"})
+    first = merges.ok("merge", "w1")["integration"]["id"]
+    merges.ready("w2", {"two": "2\n"})
+    newest = merges.ok("merge", "w2")["integration"]["id"]
+    record = merges.repo / ".git/agent-workers/integrations" / newest / "integration.json"
+    record.write_text("nonsense\n")
+    ran = merges.refused("record-damaged", "undo", exit_code=1)
+    assert newest in ran.error["message"]
+    assert any(newest in line for line in merges.ok("status")["damaged"])
+    assert newest in merges.call("status", as_json=False).out
+    # By its name it is looked at: what came later in the same file is in its way.
+    assert merges.call("undo", first).error["code"] == "conflict"

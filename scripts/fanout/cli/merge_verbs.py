@@ -544,7 +544,7 @@ def status(repo: Repository, options: argparse.Namespace) -> Answer:
 def undo(repo: Repository, options: argparse.Namespace) -> Answer:
     """`undo`: where the branch is now."""
     from fanout import merging
-    from fanout.undoing import undo as take_back
+    from fanout.handover import undo as take_back
 
     merging.require_identity(repo.top)
     outcome = take_back(repo, options.integration, options.check_timeout, dry_run=options.dry_run)
