@@ -25,7 +25,7 @@ LAYERS = [
     {"changelog", "cleaning", "ending", "resuming", "sending", "spawning"},
     {"approvals"},
     {"building", "collecting", "reviewing"},
-    {"forecasting", "integrating"},
+    {"integrating"},
     {"handover"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

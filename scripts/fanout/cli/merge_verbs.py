@@ -148,7 +148,7 @@ def one_or_more(repo: Repository, options: argparse.Namespace) -> tuple[Choice, 
 
 def forecast(repo: Repository, options: argparse.Namespace) -> Answer:
     """`forecast`: what merging would come to."""
-    from fanout import forecasting, git
+    from fanout import building, git
     from fanout.candidates import target_of
 
     choice, found = some(repo, options)
@@ -156,8 +156,8 @@ def forecast(repo: Repository, options: argparse.Namespace) -> Answer:
         raise usage("no-candidates", "there is nothing to merge", "give NAME, --run or --branch")
     target = target_of(repo, found, options.into)
     tip = git.ref_commit(repo.common_dir, target) or ""
-    seen = forecasting.forecast(repo, found, target, tip)
-    data = forecasting.to_json(seen)
+    seen = building.forecast(repo, found, target, tip)
+    data = building.to_json(seen)
     actions: list[dict[str, Any]] = []
     if seen.order and seen.asked.outcome != "clean":
         command = own_command(repo, "forecast", *choice.words(seen.order), *into(options))
