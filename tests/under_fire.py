@@ -28,7 +28,6 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "scripts")]
 # Every room is imported before the forks, which would each import it anew.
 ROOMS = [
     "cleaning",
-    "cli.job_verbs",
     "cli.worker_verbs",
     "resuming",
     "sending",

@@ -377,11 +377,6 @@ def dispatch(options: argparse.Namespace) -> Answer:
 
     # Git answers beside the imports of the verb.
     question = ask_repository(options.repo)
-    if options.verb in ("wait", "events", "resume"):
-        from fanout.cli import job_verbs
-
-        job = {"wait": job_verbs.wait, "events": job_verbs.events, "resume": job_verbs.resume}
-        return job[options.verb](question, options)
     verbs = {
         "spawn": worker_verbs.spawn,
         "status": worker_verbs.status,
@@ -389,6 +384,9 @@ def dispatch(options: argparse.Namespace) -> Answer:
         "send": worker_verbs.send,
         "attach": worker_verbs.attach,
         "stop": worker_verbs.stop,
+        "wait": worker_verbs.wait,
+        "events": worker_verbs.events,
+        "resume": worker_verbs.resume,
         "cleanup": worker_verbs.cleanup,
     }
     return verbs[options.verb](question, options)
