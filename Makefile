@@ -15,7 +15,7 @@ unexport VIRTUAL_ENV
 # It would hide a command that leaves __pycache__ behind.
 unexport PYTHONDONTWRITEBYTECODE
 
-UV := sh tools/uv.sh
+UV := sh tools/dev.sh uv
 RUN := $(UV) run --frozen
 
 .NOTPARALLEL:
@@ -75,7 +75,7 @@ shell: need-python ## shellcheck every shell script; what runners carry as it st
 
 skill: need ## agentskills validate, on a copy in a folder named like the skill
 	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && \
-	bash tools/copy-tree.sh "$$copy/$(SKILL)" && $(RUN) agentskills validate "$$copy/$(SKILL)"
+	sh tools/dev.sh copy "$$copy/$(SKILL)" && $(RUN) agentskills validate "$$copy/$(SKILL)"
 
 lock: need-python ## check that uv.lock fits pyproject.toml
 	@$(UV) lock --check
@@ -85,7 +85,7 @@ clean: ## remove caches, .venv and .tools
 	@find $(CODE) -name __pycache__ -prune -exec rm -rf {} +
 
 need:
-	@sh tools/need.sh python3 git tmux bash
+	@sh tools/dev.sh need python3 git tmux bash
 
 need-python:
-	@sh tools/need.sh python3
+	@sh tools/dev.sh need python3
