@@ -277,10 +277,10 @@ def test_a_signature_that_cannot_be_made_fails_in_time(
     world: World, integrate: Call, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     """I28."""
-    from fanout import merging
+    from fanout import integrations
 
-    def impatient(where: str) -> merging.Signing:
-        return merging.signing_of(where)._replace(limit=0.5)
+    def impatient(where: str) -> integrations.Signing:
+        return integrations.signing_of(where)._replace(limit=0.5)
 
     monkeypatch.setattr("fanout.collecting.signing_of", impatient)
     tree = world.quick("w1")

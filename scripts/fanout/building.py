@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from fanout import approvals, changelog, git, merging, records, worktrees
+from fanout import approvals, changelog, git, integrations, records, worktrees
 from fanout import candidates as offers
 from fanout.approvals import Approval
 from fanout.book import reconcile
@@ -14,7 +14,7 @@ from fanout.changelog import Entry
 from fanout.conventions import BOOK_NAME, Convention, Tree, convention_of, is_book
 from fanout.errors import SkillError, refused
 from fanout.fields import NamedTuple
-from fanout.merging import Commit, Merged, Signing
+from fanout.integrations import Commit, Merged, Signing
 from fanout.output import plain_text
 from fanout.process import side_by_side
 
@@ -95,20 +95,20 @@ def take_in(
     """Take one part in; the commits made, or what keeps it from being merged."""
     head = part.candidate.head
     if recipe.strategy in ("merge", "squash"):
-        merged = merging.merge(common_dir, onto, head, env)
+        merged = integrations.merge(common_dir, onto, head, env)
         merged = with_book_of(common_dir, merged, onto, head, recipe.convention, env)
         if merged.outcome != "clean":
             return [], merged
         parents = [onto, head] if recipe.strategy == "merge" else [onto]
         message = message_of(common_dir, part, recipe)
-        return [merging.write_commit(common_dir, merged.tree, parents, message, recipe.signing,
+        return [integrations.write_commit(common_dir, merged.tree, parents, message, recipe.signing,
                                      env=env)], None  # fmt: skip
     made: list[str] = []
     current = onto
-    for commit in merging.commits_between(common_dir, part.candidate.base, head):
+    for commit in integrations.commits_between(common_dir, part.candidate.base, head):
         if not commit.parents:
             return [], Merged("unknown", why=f"{commit.id[:12]} starts a history of its own")
-        merged = merging.apply_change(common_dir, current, commit.parents[0], commit.id, env)
+        merged = integrations.apply_change(common_dir, current, commit.parents[0], commit.id, env)
         sides = (commit.parents[0], current, commit.id)
         merged = with_book(common_dir, merged, sides, recipe.convention, env)
         if merged.outcome != "clean":
@@ -117,7 +117,7 @@ def take_in(
             # The integration branch has this change already.
             continue
         message = picked_message(commit, recipe.strategy)
-        current = merging.write_commit(
+        current = integrations.write_commit(
             common_dir, merged.tree, [current], message, recipe.signing, commit.author, env=env
         )
         made.append(current)
@@ -133,7 +133,7 @@ def message_of(common_dir: str, part: Part, recipe: Recipe) -> bytes:
     if recipe.message.strip():
         text = recipe.message.rstrip(b"\n")
     else:
-        commits = merging.commits_between(common_dir, candidate.base, candidate.head)
+        commits = integrations.commits_between(common_dir, candidate.base, candidate.head)
         verb = "Squash" if recipe.strategy == "squash" else "Merge"
         subjects = [subject_of(commit) for commit in commits]
         title = f"{verb} {candidate.name}".encode()
@@ -236,7 +236,7 @@ def with_changelog(
     tree = tree_with(common_dir, built.commit, files, mode, env)
     names = ", ".join(part.candidate.name for part in parts if part.entries)
     message = f"Changelog: entries of {names}\n".encode()
-    commit = merging.write_commit(
+    commit = integrations.write_commit(
         common_dir, tree, [built.commit], message, recipe.signing, env=env
     )
     return found._replace(commit=commit, book_commit=commit, book_files=tuple(files))
@@ -427,7 +427,7 @@ def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str
     # What changes other files of one commit merges in every order.
     chain, reached, order, all_tried = Merged("clean"), names, names, True
     if asked:
-        with merging.scratch(repo.common_dir) as env:
+        with integrations.scratch(repo.common_dir) as env:
             orders = Orders(repo.common_dir, tip, {c.name: c.head for c in present}, env)
             heads = [(one.head, other.head) for one, other in asked]
             merges, (chain, reached) = side_by_side(
@@ -546,7 +546,7 @@ def merge_pairs(
     repo_dir: str, tip: str, pairs: list[tuple[str, str]], env: dict[str, str]
 ) -> list[Merged]:
     """Merge each pair as `merge` would: entries of both in the changelog file are no conflict."""
-    merges = merging.merge_all(repo_dir, pairs, env)
+    merges = integrations.merge_all(repo_dir, pairs, env)
     if not any(
         merged.outcome == "conflict" and len(merged.paths) == 1 and is_book(merged.paths[0])
         for merged in merges

@@ -11,7 +11,7 @@ from fanout.approvals import listing, refusal
 from fanout.copies import is_our_copy
 from fanout.errors import SkillError
 from fanout.fields import NamedTuple
-from fanout.merging import require_identity, signing_of, write_commit
+from fanout.integrations import require_identity, signing_of, write_commit
 from fanout.worktrees import (
     OPERATIONS,
     Status,

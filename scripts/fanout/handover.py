@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from fanout import approvals, git, integrations, merging, publishing, records
+from fanout import approvals, git, integrations, publishing, records
 from fanout.candidates import Candidate, Choice
 from fanout.changelog import own_place
 from fanout.conventions import convention_of
 from fanout.errors import ExitCode, SkillError, refused
 from fanout.fields import NamedTuple
 from fanout.integrating import Outcome, Wish, abandon, is_merged, lock, ready, require_tip, settle
-from fanout.integrations import Integration
-from fanout.merging import Merged, Signing
+from fanout.integrations import Integration, Merged, Signing
 from fanout.output import next_action, path_list
 from fanout.publishing import Check, Checkout
 
@@ -348,7 +347,7 @@ def undo(repo: git.Repository, integration_id: str, timeout: float, *, dry_run: 
         target, tip = choose(repo, integration_id)
         checkout = publishing.checkout_of(repo, target.branch)
         if dry_run:
-            with merging.scratch(repo.common_dir) as env:
+            with integrations.scratch(repo.common_dir) as env:
                 way = find_way(repo, target, tip, env)
             return Outcome(plan(target, tip, way, checkout), [], [], [], notes)
         way = find_way(repo, target, tip, {})
@@ -432,9 +431,9 @@ def find_way(repo: git.Repository, target: Integration, tip: str, env: dict[str,
         return Way(target.before, True, [])
     current = tip
     made: list[str] = []
-    signing = merging.signing_of(common)
+    signing = integrations.signing_of(common)
     for commit in reversed(main_line(common, target)):
-        merged = merging.apply_change(common, current, commit, f"{commit}^1", env)
+        merged = integrations.apply_change(common, current, commit, f"{commit}^1", env)
         if merged.outcome != "clean":
             raise conflicting(target, merged)
         if merged.tree == git.tree_of(common, current, env):
@@ -472,7 +471,7 @@ def revert(
     subject = git.require_git(common_dir, *words, commit).stdout.strip()
     text = b'Revert "' + subject + b'"\n\n'
     text += f"This takes back commit {commit}.\nIntegration: {target.id}\n".encode()
-    return merging.write_commit(common_dir, tree, [onto], text, signing, env=env)
+    return integrations.write_commit(common_dir, tree, [onto], text, signing, env=env)
 
 
 def conflicting(target: Integration, merged: Merged) -> SkillError:

@@ -12,7 +12,6 @@ from fanout import (
     changelog,
     git,
     integrations,
-    merging,
     proctree,
     publishing,
     records,
@@ -101,7 +100,7 @@ def merge(repo: git.Repository, found: list[Candidate], target: str, wish: Wish)
         integration = integrations.new(target, tip, wish.recipe.strategy)
         integration = integration._replace(checkout=checkout.path if checkout else "")
         if wish.dry_run or not parts:
-            with merging.scratch(repo.common_dir) as env:
+            with integrations.scratch(repo.common_dir) as env:
                 return foresee(repo, integration, parts, already, wish, checkout, env)
         late = [part.candidate.name for part in parts if part.late]
         if late:
@@ -259,7 +258,7 @@ def ready(
     if not applies and git.is_ancestor(repo.common_dir, candidate.head, tip):
         why = "its commits are in the branch's history, but were taken back there"
         return row("taken-back", f"{why}; --strategy cherry-pick applies them again")
-    if applies and merging.commits_between(
+    if applies and integrations.commits_between(
         repo.common_dir, candidate.base, candidate.head, "--merges"
     ):
         return row("merge-commits", f"it holds merge commits, which {wish.recipe.strategy} loses")
@@ -541,7 +540,7 @@ def conflict_rows(
     earlier = [p.candidate for p in parts if p.candidate.name in built.commits]
     pairs = [(tip, head), *((candidate.head, head) for candidate in earlier)]
     names = ["", *(candidate.name for candidate in earlier)]
-    merges = merging.merge_all(common_dir, pairs, env)
+    merges = integrations.merge_all(common_dir, pairs, env)
     blamed = [n for n, merged in zip(names, merges, strict=True) if merged.outcome == "conflict"]
     with_whom = [name for name in blamed if name] if "" not in blamed else []
     code = "conflict" if conflict.outcome == "conflict" else "cannot-merge"
@@ -642,7 +641,7 @@ def settle(repo: git.Repository) -> list[str]:
 
 def sweep(common_dir: str) -> None:
     """Remove the files and folders that killed calls have left, whatever they were at."""
-    merging.sweep_scratch(common_dir)
+    integrations.sweep_scratch(common_dir)
     home = records.home(common_dir)
     for name in os.listdir(home):
         if name.startswith(building.INDEX):

@@ -268,12 +268,12 @@ def message_lost(options: argparse.Namespace) -> str:
 
 def wish_of(repo: Repository, options: argparse.Namespace, found: list[Candidate]) -> Wish:
     """What the options ask of a merge. Raises SkillError `usage`, `no-identity` (exit 4)."""
-    from fanout import candidates, merging
+    from fanout import candidates, integrations
     from fanout.building import Recipe
     from fanout.cli.common import read_prompt
     from fanout.integrating import Wish
 
-    signing = merging.signing_of(repo.top)._replace(limit=options.sign_timeout)
+    signing = integrations.signing_of(repo.top)._replace(limit=options.sign_timeout)
     message = read_prompt(None, options.message_file) or ""
     if options.message_file and not message.strip():
         raise usage("usage", f"the message file {options.message_file!r} is empty")
@@ -281,7 +281,7 @@ def wish_of(repo: Repository, options: argparse.Namespace, found: list[Candidate
         raise usage("usage", "--check needs a command", "leave it out to merge without any check")
     exempt = exemptions(options.no_changelog_needed, found)
     # A call that is not understood is told first.
-    merging.require_identity(repo.top)
+    integrations.require_identity(repo.top)
     commands = [*options.check, *(command for c in found for command in c.checks)]
     commands += candidates.run_checks(options.run) if options.run else []
     return Wish(
@@ -477,7 +477,7 @@ def stock(
     from fanout import candidates, handover
     from fanout.building import Recipe
     from fanout.integrating import Wish
-    from fanout.merging import Signing
+    from fanout.integrations import Signing
 
     choice = choice_of(options, options.names)
     named = bool(options.names or options.run or options.branch)
@@ -543,10 +543,10 @@ def status(repo: Repository, options: argparse.Namespace) -> Answer:
 
 def undo(repo: Repository, options: argparse.Namespace) -> Answer:
     """`undo`: where the branch is now."""
-    from fanout import merging
+    from fanout import integrations
     from fanout.handover import undo as take_back
 
-    merging.require_identity(repo.top)
+    integrations.require_identity(repo.top)
     outcome = take_back(repo, options.integration, options.check_timeout, dry_run=options.dry_run)
     for note in outcome.notes:
         say(f"note: {note}")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fanout import git, merging, records
+from fanout import git, integrations, records
 from fanout.errors import SkillError
-from fanout.merging import Merged, Signing
+from fanout.integrations import Merged, Signing
 from merge_world import Changes, Entry, commit_on, link, program, write
 from world import World
 
@@ -94,7 +94,7 @@ def test_every_kind_of_conflict_is_seen_with_its_paths(
     commit_on(world, "base", base)
     ours = commit_on(world, "ours", one, base="base")
     theirs = commit_on(world, "theirs", other, base="base")
-    both = merging.merge_all(git_dir(world), [(ours, theirs), (theirs, ours), (ours, ours)])
+    both = integrations.merge_all(git_dir(world), [(ours, theirs), (theirs, ours), (ours, ours)])
     assert [merged.outcome for merged in both] == ["conflict", "conflict", "clean"]
     for merged in both[:2]:
         assert set(merged.paths) == paths
@@ -114,7 +114,7 @@ def test_what_does_not_conflict_is_clean_and_its_tree_is_gits(
     commit_on(world, "base", base)
     ours = commit_on(world, "ours", one, base="base")
     theirs = commit_on(world, "theirs", other, base="base")
-    (merged,) = merging.merge_all(git_dir(world), [(ours, theirs)])
+    (merged,) = integrations.merge_all(git_dir(world), [(ours, theirs)])
     assert merged.outcome == "clean"
     assert (merged.paths, merged.kinds, merged.why) == ((), (), "")
     world.git("checkout", "-q", "--detach", ours)
@@ -133,12 +133,12 @@ def test_errors_are_neither_clean_nor_conflicts_and_stop_no_other_merge(
     blob = world.git("rev-parse", "main:README.md")
     gone = "f" * 40
     pairs = [(one, gone), (one, other), (one, alien), (one, blob), (one, one), ("nope", one)]
-    found = merging.merge_all(git_dir(world), pairs)
+    found = integrations.merge_all(git_dir(world), pairs)
     expected = ["unknown", "conflict", "unknown", "unknown", "clean", "unknown"]
     assert [merged.outcome for merged in found] == expected
     assert "unrelated histories" in found[2].why
     assert all(merged.why for merged in found if merged.outcome == "unknown")
-    assert merging.merge_all(git_dir(world), []) == []
+    assert integrations.merge_all(git_dir(world), []) == []
 
 
 def test_an_old_git_is_exit_4(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_an_old_git_is_exit_4(world: World, monkeypatch: pytest.MonkeyPatch) -> 
     old.chmod(0o755)
     world.adopt(monkeypatch)
     with pytest.raises(SkillError) as caught:
-        merging.merge(git_dir(world), "a", "b")
+        integrations.merge(git_dir(world), "a", "b")
     assert (caught.value.code, int(caught.value.exit_code)) == ("git-too-old", 4)
 
 
@@ -169,7 +169,7 @@ def test_an_old_git_is_exit_4(world: World, monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_what_merge_tree_prints_is_read_with_care(text: str, found: list[Merged]) -> None:
-    assert merging.parse_merges(text) == found
+    assert integrations.parse_merges(text) == found
 
 
 @pytest.mark.parametrize("name", ["plain", 'with "quotes"', "with:colon", "back\\slash"])
@@ -184,15 +184,15 @@ def test_a_scratch_folder_takes_all_objects_and_goes(
     theirs = commit_on(world, "theirs", {"b": "1\n"})
     objects = world.repo / ".git" / "objects"
     before = sorted(objects.rglob("*"))
-    with merging.scratch(git_dir(world)) as env:
-        merged = merging.merge(git_dir(world), ours, theirs, env)
+    with integrations.scratch(git_dir(world)) as env:
+        merged = integrations.merge(git_dir(world), ours, theirs, env)
         assert merged.outcome == "clean"
         assert world.git("cat-file", "-t", merged.tree, check=False) == ""
         # Another file system may be many times slower.
         assert list(world.home.iterdir()) == []
         assert os.path.dirname(env["GIT_OBJECT_DIRECTORY"]) == git_dir(world)
     assert sorted(objects.rglob("*")) == before
-    assert not list((world.repo / ".git").glob(f"{merging.SCRATCH}*"))
+    assert not list((world.repo / ".git").glob(f"{integrations.SCRATCH}*"))
 
 
 def test_a_scratch_folder_of_a_repository_to_read_stands_elsewhere(
@@ -206,7 +206,7 @@ def test_a_scratch_folder_of_a_repository_to_read_stands_elsewhere(
         return path != git_dir(world)
 
     monkeypatch.setattr(os, "access", may_write)
-    with merging.scratch(git_dir(world)) as env:
+    with integrations.scratch(git_dir(world)) as env:
         assert os.path.dirname(env["GIT_OBJECT_DIRECTORY"]) == str(world.home)
     assert list(world.home.iterdir()) == []
 
@@ -214,12 +214,15 @@ def test_a_scratch_folder_of_a_repository_to_read_stands_elsewhere(
 def test_only_what_nobody_holds_is_swept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.adopt(monkeypatch)
     monkeypatch.setenv("TMPDIR", str(world.home))
-    left = [Path(git_dir(world)) / f"{merging.SCRATCH}1", world.home / f"{merging.SCRATCH}2"]
+    left = [
+        Path(git_dir(world)) / f"{integrations.SCRATCH}1",
+        world.home / f"{integrations.SCRATCH}2",
+    ]
     for folder in left:
         write(folder, {"aa/b": "1\n"})
     records.make_dir(records.home(git_dir(world)))
-    with merging.scratch(git_dir(world)) as env:
-        merging.sweep_scratch(git_dir(world))
+    with integrations.scratch(git_dir(world)) as env:
+        integrations.sweep_scratch(git_dir(world))
         assert os.path.isdir(env["GIT_OBJECT_DIRECTORY"])
     assert not any(folder.exists() for folder in left)
     assert os.path.isdir(records.home(git_dir(world)))
@@ -240,11 +243,11 @@ def test_objects_of_the_repository_are_written_as_its_settings_say(
     monkeypatch.setattr(git, "git", noted)
     base = commit_on(world, "base", {"a": TEXT})
     changed = commit_on(world, "work", {"a": TEXT + "x\n"}, base=base)
-    merging.apply_change(git_dir(world), base, base, changed)
-    assert not any(merging.SCRATCH_CONFIG[1] in one for one in words)
-    with merging.scratch(git_dir(world)) as env:
-        merging.merge(git_dir(world), base, changed, env)
-    assert merging.SCRATCH_CONFIG[1] in words[-1]
+    integrations.apply_change(git_dir(world), base, base, changed)
+    assert not any(integrations.SCRATCH_CONFIG[1] in one for one in words)
+    with integrations.scratch(git_dir(world)) as env:
+        integrations.merge(git_dir(world), base, changed, env)
+    assert integrations.SCRATCH_CONFIG[1] in words[-1]
 
 
 def test_a_change_is_applied_as_by_a_cherry_pick(
@@ -254,14 +257,14 @@ def test_a_change_is_applied_as_by_a_cherry_pick(
     base = commit_on(world, "base", {"a": TEXT})
     changed = commit_on(world, "work", {"a": TEXT + "x\n"}, {"a": "y\n" + TEXT + "x\n"}, base=base)
     onto = commit_on(world, "onto", {"a": TEXT.replace("line 9", "nine")}, base=base)
-    merged = merging.apply_change(git_dir(world), onto, f"{changed}^", changed)
+    merged = integrations.apply_change(git_dir(world), onto, f"{changed}^", changed)
     assert merged.outcome == "clean"
     assert world.git("cat-file", "blob", f"{merged.tree}:a").startswith("y\nline 0")
     assert "x" not in world.git("cat-file", "blob", f"{merged.tree}:a").splitlines()
     clash = commit_on(world, "clash", {"a": "z\n"}, base=base)
-    assert merging.apply_change(git_dir(world), clash, f"{changed}^", changed).paths == ("a",)
+    assert integrations.apply_change(git_dir(world), clash, f"{changed}^", changed).paths == ("a",)
     # And backwards, as by a revert.
-    merged = merging.apply_change(git_dir(world), changed, changed, f"{changed}^")
+    merged = integrations.apply_change(git_dir(world), changed, changed, f"{changed}^")
     assert merged.tree == world.git("rev-parse", f"{changed}^^{{tree}}")
 
 
@@ -278,16 +281,16 @@ def gpg(world: World, script: str) -> None:
 
 
 def signed(world: World, limit: float = 20.0) -> str:
-    signing = merging.signing_of(str(world.repo))._replace(limit=limit)
+    signing = integrations.signing_of(str(world.repo))._replace(limit=limit)
     tree = world.git("rev-parse", "HEAD^{tree}")
-    return merging.write_commit(git_dir(world), tree, ["HEAD"], b"m\n", signing)
+    return integrations.write_commit(git_dir(world), tree, ["HEAD"], b"m\n", signing)
 
 
 def test_a_commit_is_signed_where_the_user_signs(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.adopt(monkeypatch)
-    assert merging.signing_of(str(world.repo)) == Signing(False)
+    assert integrations.signing_of(str(world.repo)) == Signing(False)
     script = "cat >/dev/null\necho SIGNATURE\necho '[GNUPG:] SIG_CREATED ' >&2\n"
     gpg(world, script)
     assert "SIGNATURE" in world.git("cat-file", "commit", signed(world))
@@ -295,7 +298,7 @@ def test_a_commit_is_signed_where_the_user_signs(
     gpg(world, "exit 1\n")
     base = world.git("rev-parse", "HEAD")
     work = commit_on(world, "work", {"a": "1\n"})
-    assert merging.apply_change(git_dir(world), base, base, work).outcome == "clean"
+    assert integrations.apply_change(git_dir(world), base, base, work).outcome == "clean"
 
 
 @pytest.mark.parametrize(
@@ -316,10 +319,10 @@ def test_signing_that_fails_or_waits_for_a_prompt_ends_with_a_reason(
 
 def test_nobody_known_to_git_is_exit_4(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     repo = world.adopt(monkeypatch)
-    assert merging.require_identity(repo.top).startswith("Test <test@example.invalid>")
+    assert integrations.require_identity(repo.top).startswith("Test <test@example.invalid>")
     Path(world.env["GIT_CONFIG_GLOBAL"]).write_text("[user]\n\tuseConfigOnly = true\n")
     with pytest.raises(SkillError) as caught:
-        merging.require_identity(repo.top)
+        integrations.require_identity(repo.top)
     assert (caught.value.code, int(caught.value.exit_code)) == ("no-identity", 4)
 
 
@@ -337,9 +340,11 @@ def test_the_commits_of_a_branch_are_read_whatever_they_say(
     (world.repo / ".mailmap").write_text("Someone Else <x@y> <test@example.invalid>\n")
     text = "subject \u00e9\n\nbody\n\n  indented, trailing\n"
     head = commit_on(world, "work", {"a": "1\n"}, {"b": "1\n"}, message=text)
-    found = merging.commits_between(repo.common_dir, "main", head)
+    found = integrations.commits_between(repo.common_dir, "main", head)
     assert [commit.id for commit in found] == [world.git("rev-parse", "work^"), head]
     assert found[0].parents == [world.git("rev-parse", "main")]
-    assert found[1].author == merging.Author("Test", "test@example.invalid", "1700000001 +0000")
+    assert found[1].author == integrations.Author(
+        "Test", "test@example.invalid", "1700000001 +0000"
+    )
     assert found[1].message.strip() == text.strip().encode()
-    assert merging.commits_between(repo.common_dir, "main", head, "--merges") == []
+    assert integrations.commits_between(repo.common_dir, "main", head, "--merges") == []
