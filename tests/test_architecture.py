@@ -17,7 +17,7 @@ LAYERS = [
     {"errors", "fields", "keeping"},
     {"outline", "output", "process", "startup", "templates"},
     {"book", "git", "harness", "proctree", "records"},
-    {"bash_data", "diffing", "plan", "tmux", "worktrees"},
+    {"bash_data", "plan", "tmux", "worktrees"},
     {"conventions", "doctor", "integrations", "publishing", "rendering"},
     {"workers"},
     {"contract", "copies", "delivery", "flagging", "jobs"},

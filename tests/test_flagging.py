@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fanout import flagging
-from fanout.diffing import Blob, Change
 from fanout.flagging import MARK, flags_of_tests, functions, is_test, redact, secrets_in
+from fanout.git import Blob, Change
 from inside import Call, integrate
 from world import World
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fanout import approvals, diffing, git, records, steering
+from fanout import approvals, git, records, steering
 from fanout import candidates as work
 from fanout import workers as life
 from fanout.approvals import listing, refusal
@@ -250,7 +250,7 @@ def forced(repo: git.Repository, candidate: Candidate, staged: list[str]) -> set
     if done.code not in (0, 1):
         raise SkillError("git-failed", f"git check-ignore failed: {done.error_text}")
     found = {path for path in done.text.split("\0") if path}
-    return found - set(diffing.paths_of(repo.top, candidate.head)) if found else found
+    return found - set(git.paths_of(repo.top, candidate.head)) if found else found
 
 
 def agent_of(repo: git.Repository, candidate: Candidate) -> str:
@@ -294,7 +294,7 @@ def write(
         tree = plainly(candidate, "write-tree", env=env).text.strip()
     finally:
         clear_index(index)
-    found = [c.path for c in diffing.changes(repo.top, candidate.head, tree)]
+    found = [c.path for c in git.changes(repo.top, candidate.head, tree)]
     others = sorted(set(found) - set(paths))
     if others:
         raise refusal(
@@ -320,12 +320,12 @@ def keep_modes(candidate: Candidate, status: Status, paths: list[str], env: dict
     wanted = set(status.staged) & set(paths)
     if not wanted:
         return
-    words = ["diff", "--cached", "--raw", "-z", "--no-abbrev", "--no-renames", *diffing.PLAIN]
+    words = ["diff", "--cached", "--raw", "-z", "--no-abbrev", "--no-renames", *git.PLAIN]
     done = git.require_git(candidate.worktree, *words, candidate.head, env=at(candidate.worktree))
     parts = done.text.split("\0")
     rows: list[str] = []
     for info, path in zip(parts[::2], parts[1::2], strict=False):
-        change = diffing.raw_row(info, path)
+        change = git.raw_row(info, path)
         if path in wanted and change.mode_after is not None and change.blob_after is not None:
             rows.append(f"{change.mode_after} {change.blob_after}\t{path}\0")
     content = "".join(rows).encode("utf-8", "surrogateescape")

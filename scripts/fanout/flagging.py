@@ -6,8 +6,8 @@ import math
 import re
 import unicodedata
 
-from fanout.diffing import REGULAR, Blob, Change, Commit
 from fanout.fields import NamedTuple
+from fanout.git import REGULAR, Blob, Change, Commit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

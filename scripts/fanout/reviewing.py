@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fanout import approvals, changelog, diffing, flagging, git, integrations
+from fanout import approvals, changelog, flagging, git, integrations
 from fanout import candidates as work
 from fanout import workers as life
 from fanout.copies import is_our_copy
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from fanout.approvals import Standing
     from fanout.candidates import Candidate, Choice
-    from fanout.diffing import Blob, Change, Commit
     from fanout.flagging import Flag
+    from fanout.git import Blob, Change, Commit
 
 DIFF_LIMIT = 60_000
 TEXT_LIMIT = 20_000
@@ -136,8 +136,8 @@ def review(repo: git.Repository, choice: Choice, candidate: Candidate, wish: Wis
     approvals.require_branch(candidate)
     fork = work.merge_base(repo, candidate)
     origin = fork or candidate.base
-    commits = diffing.commits(repo.top, candidate.base, candidate.head)
-    changes = diffing.changes(repo.top, origin, candidate.head)
+    commits = git.commits(repo.top, candidate.base, candidate.head)
+    changes = git.changes(repo.top, origin, candidate.head)
     wanted = below(changes, wish.paths)
     blobs = read_blobs(repo, commits, changes)
     outside = work.outside_commits(repo, candidate, origin)
@@ -208,7 +208,7 @@ def read_blobs(
     for change in rows:
         sides = ((change.blob_after, change.mode_after), (change.blob_before, change.mode_before))
         ids += [name for name, mode in sides if name is not None and mode != "160000"]
-    return diffing.blobs(repo.top, ids, each=LOOKED_INTO, together=LOOKED_INTO_TOGETHER)
+    return git.blobs(repo.top, ids, each=LOOKED_INTO, together=LOOKED_INTO_TOGETHER)
 
 
 def file_row(change: Change, blobs: dict[str, Blob], outside: set[str]) -> dict[str, Any]:
@@ -304,13 +304,13 @@ def flags_of_commits(
 ) -> list[tuple[str, str]]:
     """The rows for all that a candidate has committed."""
     added = any(change.status == "A" for change in changes)
-    paths = diffing.paths_of(repo.top, candidate.head) if added else []
+    paths = git.paths_of(repo.top, candidate.head) if added else []
     rows = [("out-of-scope", path) for path in outside]
     rows += flagging.flags_of_changes(changes, blobs, paths)
     rows += flagging.flags_of_history(commits, changes, blobs)
     present = [change.path for change in changes if change.mode_after is not None]
     tree = candidate.worktree if os.path.isdir(candidate.worktree) else repo.top
-    rows += [("generated", path) for path in diffing.generated_by_attribute(tree, present)]
+    rows += [("generated", path) for path in git.generated_by_attribute(tree, present)]
     return rows
 
 
@@ -365,7 +365,7 @@ def status_view(candidate: Candidate, wish: Wish) -> View:
     """What `git status --short` says; empty where no checkout has the branch."""
     if not candidate.worktree:
         return View("", "", None)
-    words = [*diffing.CONFIG, *SHORT_STATUS]
+    words = [*git.CONFIG, *SHORT_STATUS]
     done = git.git(candidate.worktree, *words, env=at(candidate.worktree))
     command = quoted_git(candidate.worktree, "status", "--short", "--untracked-files=all")
     text = shown(done.stdout if done.code == 0 else done.stderr)
@@ -394,7 +394,7 @@ def diff_views(
     limits = ["--", *(f":(top,literal){path}" for path in wish.paths)] if wish.paths else []
     stat_command = quoted_git(repo.top, "diff", "--stat", *span, *limits)
     diff_command = quoted_git(repo.top, "diff", *span, *limits)
-    stat = shown(diffing.stat(repo.top, origin, candidate.head, wish.paths))
+    stat = shown(git.stat(repo.top, origin, candidate.head, wish.paths))
     if wish.extent == "stat":
         names = [change.path for change in wanted]
         again = [word for path in wish.paths for word in ("--path", path)]
@@ -421,10 +421,10 @@ def diff_text(
         return "", None
     # A moved file is only seen as one where all files are compared.
     some = [c.path for c in compared] if len(compared) < len(wanted) else wish.paths
-    patches = diffing.patches(repo.top, origin, candidate.head, some)
+    patches = git.patches(repo.top, origin, candidate.head, some)
     concealed = [c.path for c in compared if is_concealed(c, blobs)]
     if concealed:
-        texts = dict(diffing.patches(repo.top, origin, candidate.head, concealed, as_text=True))
+        texts = dict(git.patches(repo.top, origin, candidate.head, concealed, as_text=True))
         patches = [(path, texts.get(path, patch)) for path, patch in patches]
     shown_paths = {path for path, _ in patches}
     compared_paths = {change.path for change in compared}
