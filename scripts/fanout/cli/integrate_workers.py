@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 
-from fanout.cli.choosing import PROG
 from fanout.cli.common import Frame, Parser, glue_values, run_command
 from fanout.errors import SkillError
 from fanout.output import Answer
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from fanout.git import Repository
 
+PROG = "integrate_workers.py"
 # Each verb's purpose and an example.
 VERBS = {
     "forecast": ("foresee what merging would come to; changes nothing", "forecast docs api"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from fanout.cli.choosing import choice_of, own_command
 from fanout.cli.common import positive
+from fanout.cli.review_verbs import choice_of, own_command
 from fanout.errors import ExitCode, SkillError, missing, refused, usage
 from fanout.output import Answer, next_action, path_list, path_text, plain_text, say, shorten
 
