@@ -16,7 +16,8 @@ ROOMS = SCRIPTS / "fanout"
 LAYERS = [
     {"errors", "fields", "keeping"},
     {"outline", "output", "process", "startup", "templates"},
-    {"book", "git", "harness", "proctree", "records"},
+    {"book", "git", "proctree", "records"},
+    {"harness"},
     {"bash_data", "plan", "tmux", "worktrees"},
     {"conventions", "doctor", "integrations", "publishing", "rendering"},
     {"workers"},

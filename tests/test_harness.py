@@ -31,7 +31,8 @@ BAD: list[tuple[Any, str]] = [
     ([], "the whole"),
     ("text", "the whole"),
     (None, "the whole"),
-    ({}, "executable"),
+    ({}, "name"),
+    ({"name": "x"}, "executable"),
     ({"executable": "/bin/x"}, "name"),
     ({"name": 3, "executable": "x"}, "name"),
     ({"name": "x", "executable": ""}, "executable"),
@@ -149,15 +150,31 @@ def test_everything_optional_may_be_left_out_or_null() -> None:
     assert bare.leave_keys == ()
 
 
-def test_a_key_that_would_do_nothing_is_refused() -> None:
-    for section, key in (
-        ("interactive", "work_dir_arg"), ("interactive", "dialogs"), ("session", "id_source"),
-    ):  # fmt: skip
-        value = {"name": "x", "executable": "y", section: {key: "z"}}
-        with pytest.raises(SkillError, match=f"{section}.{key}"):
+def test_the_agent_of_an_earlier_version_is_still_there() -> None:
+    """An earlier version took anything for what had no meaning then."""
+    for section, key in (("interactive", "dialogs"), ("session", "id_source")):
+        value = {"name": "x y", "executable": "y", section: {key: "z"}, "later": 1}
+        with pytest.raises(SkillError):
             parse_mapping(value, "test")
-        # The agent of an earlier version that took it is still there.
-        assert parse_mapping(value, "test", recorded=True).name == "x"
+        assert parse_mapping(value, "test", recorded=True).executable == "y"
+
+
+def test_the_blank_mapping_has_every_path_and_says_nothing() -> None:
+    blank = harnesses.blank()
+    assert harnesses.unknown_paths(blank) == [path for path in harnesses.FORM if path != "notes"]
+    assert set(blank) == set(harnesses.TOP_LEVEL)
+    assert blank["notes"] == {}
+    assert [*blank["interactive"]] == [*harnesses.SECTIONS["interactive"]]
+    blank["interactive"]["args"] = ["-x"]
+    assert harnesses.blank()["interactive"]["args"] is None, "each is a new one"
+    with pytest.raises(SkillError, match="name must be"):
+        parse_mapping(blank, "test")
+    filled = {**harnesses.blank(), "name": "x", "executable": "/bin/x", "parallel": {"safe": False}}
+    parse_mapping(filled, "test")
+    left = harnesses.unknown_paths(filled)
+    assert {"name", "executable", "parallel.safe"}.isdisjoint(left)
+    assert "parallel.note" in left
+    assert harnesses.unknown_paths({"interactive": None}) == harnesses.unknown_paths({})
 
 
 def test_a_single_word_stands_for_a_list_of_one() -> None:

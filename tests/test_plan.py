@@ -485,11 +485,11 @@ def test_a_bad_mapping_is_refused_with_its_place(tmp_path: Path) -> None:
         ),
         (
             '{"name": "h", "executable": "a", "noninteractive": {"prompt_mode": "paste"}}',
-            "agent.harness: noninteractive.prompt_mode must be one of the known words, not 'paste'",
+            "h.json': noninteractive.prompt_mode must be one of argument, stdin, file, none",
         ),
         (
             '{"name": "h", "executable": "a", "noninteractive": {"args": [1]}}',
-            "agent.harness: noninteractive.args[0] must be a string",
+            "h.json': noninteractive.args[0] must be a string",
         ),
     ):
         path.write_text(mapping)

@@ -8,60 +8,96 @@ import re
 
 from fanout.errors import SkillError, missing, usage
 from fanout.fields import NamedTuple
-from fanout.process import find_program
+from fanout.process import find_program, run
+from fanout.records import is_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeGuard
 
 SKILL_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-DEFAULT_MAPPING = os.path.join(SKILL_ROOT, "examples", "harness-kimi.json")
+SAMPLE = "kimi"
+DEFAULT_MAPPING = os.path.join(SKILL_ROOT, "examples", f"harness-{SAMPLE}.json")
 
 PROMPT_MODES = ("argument", "paste", "file", "none")
+RUN_PROMPT_MODES = ("argument", "stdin", "file", "none")
 # One argument may hold 32 pages, the closing NUL included (Linux: MAX_ARG_STRLEN).
 ARGUMENT_LIMIT = 131_071
 SIZE_LIMIT = 1_000_000
 PATTERN_LIMIT = 500
+KEY_LIMIT = 100
+DATE = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
+EXIT_CODE = r"0|[1-9][0-9]{0,2}"
+VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+# The pieces of a pattern that matter for `repeats_a_repeat`: what is escaped or in brackets is one.
+PIECE = r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]|(?P<repeat>[*+]|\{\d*,?\d*\})|."
 TITLE = "title:"
 # What agents put before and after a line that they repeat.
 MARKERS = " >|\u2502\u2503\u276f\u203a\u2026.*-+"
 
-SECTIONS: dict[str, tuple[str, ...]] = {
-    "interactive": (
-        "args",
-        "prompt_mode",
-        "prompt_arg",
-        "ready",
-        "busy",
-        "idle",
-        "waiting",
-        "submit_keys",
-        "leave_keys",
-    ),
-    "session": ("new_args", "resume_args"),
+# The whole form of a mapping: each path, in order, with the kind of value that stands there. Which
+# keys are known, what is missing, the blank mapping and the schema's test all follow from it.
+FORM = {
+    "name": "name",
+    "display_name": "text",
+    "executable": "program",
+    "version.args": "words",
+    "version.verified": "text",
+    "version.on": "date",
+    "interactive.args": "words",
+    "interactive.prompt_mode": "prompt mode",
+    "interactive.prompt_arg": "text",
+    "interactive.work_dir_arg": "text",
+    "interactive.ready": "patterns",
+    "interactive.busy": "patterns",
+    "interactive.idle": "patterns",
+    "interactive.waiting": "patterns",
+    "interactive.dialogs": "dialogs",
+    "interactive.submit_keys": "keys",
+    "interactive.leave_keys": "keys",
+    "noninteractive.args": "words",
+    "noninteractive.prompt_mode": "run prompt mode",
+    "noninteractive.prompt_arg": "text",
+    "noninteractive.work_dir_arg": "text",
+    "noninteractive.output_args": "words",
+    "noninteractive.exit_codes": "exit codes",
+    "noninteractive.zero_without_work": "yes/no",
+    "session.id_source": "id source",
+    "session.new_args": "words",
+    "session.resume_args": "words",
+    "approval.default": "text",
+    "approval.bypass_args": "words",
+    "approval.note": "text",
+    "sandbox.args": "words",
+    "sandbox.note": "text",
+    "model.flag": "text",
+    "network": "text",
+    "auth.check_args": "words",
+    "environment.needs": "variables",
+    "environment.hide": "variables",
+    "parallel.safe": "yes/no",
+    "parallel.note": "text",
+    "logs": "text",
+    "cleanup.survivors": "patterns",
+    "cleanup.leftovers": "words",
+    "skills.project": "text",
+    "skills.user": "text",
+    "skills.invoke": "text",
+    "notes": "notes",
 }
-TOP_LEVEL = frozenset(
-    [
-        "name",
-        "display_name",
-        "executable",
-        "version",
-        "interactive",
-        "noninteractive",
-        "session",
-        "approval",
-        "sandbox",
-        "model",
-        "network",
-        "auth",
-        "environment",
-        "parallel",
-        "logs",
-        "cleanup",
-        "skills",
-        "notes",
-    ]
-)
+REQUIRED = ("name", "executable")
+SECTIONS = {
+    section: tuple(path.partition(".")[2] for path in FORM if path.startswith(f"{section}."))
+    for section in dict.fromkeys(path.partition(".")[0] for path in FORM if "." in path)
+}
+TOP_LEVEL = tuple(dict.fromkeys(path.partition(".")[0] for path in FORM))
+DIALOG = ("match", "keys", "ask", "note")
+# A conversation whose id we choose, or the prefix of a pattern that finds the id in what the agent
+# printed.
+ASSIGNED = "assigned"
+LOG = "log:"
+# How long a program may take to say its version, in seconds; Python CLIs take some.
+VERSION_WAIT = 10.0
 
 # What a program asks before it takes a task, in the words that agent CLIs use. A mapping's own
 # `waiting` patterns come first; these catch a dialog that its author did not meet. The words begin
@@ -159,6 +195,17 @@ def is_echo(place: re.Match[str], said: str) -> bool:
     return words in re.sub(r"\s+", " ", said)
 
 
+class Dialog(NamedTuple):
+    """A question that an agent is known to ask as it starts.
+
+    Either `keys` answer it, or it is left to a person, who is told `ask`.
+    """
+
+    match: Rules
+    keys: tuple[str, ...]
+    ask: str
+
+
 class Harness(NamedTuple):
     """How to drive one agent CLI interactively. `mapping` is what it was loaded from."""
 
@@ -167,14 +214,20 @@ class Harness(NamedTuple):
     args: tuple[str, ...]
     prompt_mode: str
     prompt_arg: str
+    work_dir_arg: str
     ready: Rules
     busy: Rules
     idle: Rules
     waiting: Rules
+    dialogs: tuple[Dialog, ...]
     submit_keys: tuple[str, ...]
     leave_keys: tuple[str, ...]
+    id_source: str
     new_args: tuple[str, ...]
     resume_args: tuple[str, ...]
+    needs: tuple[str, ...]
+    hide: tuple[str, ...]
+    parallel: bool
     mapping: dict[str, Any]
 
 
@@ -186,25 +239,60 @@ def load_harness(mapping_file: str | None, agent_cli: str | None) -> Harness:
     """
     if mapping_file is not None:
         harness = read_mapping(mapping_file)
-    elif agent_cli is None:
-        harness = read_mapping(DEFAULT_MAPPING)
-    else:
-        harness = example_for(agent_cli) or parse_mapping(
-            {"name": os.path.basename(agent_cli), "executable": agent_cli}, "--agent-cli"
-        )
-    return harness if agent_cli is None else harness._replace(executable=agent_cli)
+        return harness if agent_cli is None else harness._replace(executable=agent_cli)
+    if agent_cli is None:
+        return example_for(SAMPLE) or read_mapping(DEFAULT_MAPPING)
+    found = example_for(agent_cli)
+    if found is not None:
+        return found._replace(executable=agent_cli)
+    name = os.path.basename(agent_cli)
+    return parse_mapping(
+        {"name": name if is_name(name) else "agent", "executable": agent_cli}, "--agent-cli"
+    )
 
 
 def example_for(agent_cli: str) -> Harness | None:
-    """The bundled mapping for a program, by its base name."""
-    folder = os.path.dirname(DEFAULT_MAPPING)
-    wanted = os.path.basename(agent_cli)
-    for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-        if entry.startswith("harness-") and entry.endswith(".json"):
-            harness = read_mapping(os.path.join(folder, entry))
-            if os.path.basename(harness.executable) == wanted:
-                return harness
-    return None
+    """The bundled mapping for a program, by its base name.
+
+    It stands in `harness-BASE.json`. Where others begin with `harness-BASE-` and are of the same
+    program, the one is taken that was verified with the installed program's major version.
+    """
+    folder, wanted = os.path.dirname(DEFAULT_MAPPING), os.path.basename(agent_cli)
+    first = f"harness-{wanted}.json"
+    entries = os.listdir(folder) if os.path.isdir(folder) else []
+    if first not in entries:
+        return None
+    others = sorted(
+        name for name in entries if name.startswith(f"harness-{wanted}-") and name.endswith(".json")
+    )
+    found = [read_mapping(os.path.join(folder, name)) for name in (first, *others)]
+    same = [one for one in found if os.path.basename(one.executable) == wanted]
+    if len(same) < 2:
+        return same[0] if same else None
+    version = installed_version(same[0], agent_cli)
+    fits = [one for one in same if version and verified_major(one) == version]
+    return fits[0] if fits else same[0]
+
+
+def installed_version(harness: Harness, agent_cli: str) -> str:
+    """The major version that a program says it has; empty when it says none."""
+    program = find_program(agent_cli)
+    args = checked_list(
+        value_at(harness.mapping, "version.args") or [], "version.args", "words", recorded=True
+    )
+    if program is None or not args:
+        return ""
+    try:
+        done = run([program, *args], timeout=VERSION_WAIT)
+    except SkillError:
+        return ""
+    number = re.search(r"(\d+)\.\d+", done.text)
+    return number[1] if done.code == 0 and number else ""
+
+
+def verified_major(harness: Harness) -> str:
+    """The major version that a mapping was verified with."""
+    return str(value_at(harness.mapping, "version.verified") or "").partition(".")[0]
 
 
 def read_mapping(path: str) -> Harness:
@@ -235,11 +323,50 @@ def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def is_text(value: Any) -> TypeGuard[str]:
-    """Whether a value is text that can be an argument or a file's content."""
-    if not isinstance(value, str) or "\0" in value:
-        return False
-    return not any("\ud800" <= character <= "\udfff" for character in value)
+# --- The form -----------------------------------------------------------------------------
+
+
+class UnfitError(Exception):
+    """A value that cannot stand where it stands: its JSON path, and what was expected."""
+
+    def __init__(self, where: str, expected: str) -> None:
+        super().__init__(f"{where} must be {expected}")
+
+
+def blank() -> dict[str, Any]:
+    """A mapping with every path of the form, each null, and no notes."""
+    made: dict[str, Any] = {}
+    for path in FORM:
+        top, _, key = path.partition(".")
+        if key:
+            made.setdefault(top, {})[key] = None
+        else:
+            made[top] = None
+    return {**made, "notes": {}}
+
+
+def unknown_paths(mapping: dict[str, Any]) -> list[str]:
+    """The paths at which nothing is known, in the form's order."""
+    return [path for path in FORM if path != "notes" and value_at(mapping, path) is None]
+
+
+def value_at(mapping: dict[str, Any], path: str) -> Any:
+    """What stands at a path; None where nothing does."""
+    top, _, key = path.partition(".")
+    found: Any = mapping.get(top)
+    return found.get(key) if key and isinstance(found, dict) else None if key else found  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
+def require_known(mapping: dict[str, Any], path: str, what: str) -> Any:
+    """What stands at a path. Raises SkillError `unknown-in-mapping` (exit 2) when nothing does."""
+    found = value_at(mapping, path)
+    if found is None:
+        raise usage(
+            "unknown-in-mapping",
+            f"the mapping {shown(mapping.get('name'))} does not say {path}, which {what} needs",
+            "find it out with the installed program, and write it into the mapping",
+        )
+    return found
 
 
 def parse_mapping(value: Any, source: str, *, recorded: bool = False) -> Harness:
@@ -248,89 +375,260 @@ def parse_mapping(value: Any, source: str, *, recorded: bool = False) -> Harness
     The keys and patterns of one that was recorded were looked at before: compiling takes long, and
     an agent that was started by an earlier version must not be out of reach.
     """
+    try:
+        known = known_values(value, recorded=recorded)
+        if not recorded:
+            require_session(known)
+    except UnfitError as error:
+        raise usage("invalid-mapping", f"the mapping {source!r}: {error}") from None
 
-    def wrong(where: str, expected: str) -> SkillError:
-        return usage("invalid-mapping", f"the mapping {source!r}: {where} must be {expected}")
+    def rules(path: str) -> Rules:
+        return Rules(known.get(path) or ())
 
-    def text(section: dict[str, Any], where: str, key: str, default: str | None = None) -> str:
-        found = section.get(key)
-        if found is None and default is not None:
-            return default
-        if not is_text(found):
-            raise wrong(where + key, "a string")
-        return found
-
-    def texts(section: dict[str, Any], where: str, key: str) -> tuple[str, ...]:
-        found: Any = section.get(key)
-        if found is None:
-            return ()
-        words: list[Any] = [found] if isinstance(found, str) else found
-        if not isinstance(words, list):
-            raise wrong(where + key, "a string or a list of strings")
-        for number, word in enumerate(words):
-            if not is_text(word):
-                place = f"{where}{key}" if words is not found else f"{where}{key}[{number}]"
-                raise wrong(place, "a string without NUL that is valid Unicode")
-        return tuple(words)
-
-    def rules(key: str) -> Rules:
-        patterns = texts(interactive, "interactive.", key)
-        single = isinstance(interactive.get(key), str)
-        for number, pattern in enumerate(patterns):
-            where = f"interactive.{key}" if single else f"interactive.{key}[{number}]"
-            if len(pattern) > PATTERN_LIMIT:
-                raise wrong(where, f"a pattern of at most {PATTERN_LIMIT} characters")
-            if recorded:
-                continue
-            try:
-                found = compiled(pattern).search("")
-            except SkillError as error:
-                raise wrong(where, f"a regular expression; {error.message}") from error
-            if found is not None:
-                raise wrong(where, f"a pattern that needs some text to match, unlike {pattern!r}")
-        return Rules(patterns)
-
-    def section(name: str) -> dict[str, Any]:
-        found: Any = value.get(name)
-        if found is None:
-            return {}
-        if not isinstance(found, dict):
-            raise wrong(name, "an object")
-        known = SECTIONS[name]
-        for key in found:  # pyright: ignore[reportUnknownVariableType]
-            if key not in known and not recorded:
-                raise wrong(f"{name}.{key}", f"one of {', '.join(known)}")
-        return found  # pyright: ignore[reportUnknownVariableType]
-
-    if not isinstance(value, dict):
-        raise wrong("the whole", "an object")
-    for key in value:  # pyright: ignore[reportUnknownVariableType]
-        if key not in TOP_LEVEL and not recorded:
-            raise wrong(str(key), f"one of {', '.join(sorted(TOP_LEVEL))}")  # pyright: ignore[reportUnknownArgumentType]
-    interactive = section("interactive")
-    session = section("session")
-    mode = text(interactive, "interactive.", "prompt_mode", "paste")
-    if mode not in PROMPT_MODES:
-        raise wrong("interactive.prompt_mode", f"one of {', '.join(PROMPT_MODES)}")
-    executable = text(value, "", "executable")  # pyright: ignore[reportUnknownArgumentType]
-    if not executable:
-        raise wrong("executable", "a non-empty string")
     return Harness(
-        name=text(value, "", "name"),  # pyright: ignore[reportUnknownArgumentType]
-        executable=executable,
-        args=texts(interactive, "interactive.", "args"),
-        prompt_mode=mode,
-        prompt_arg=text(interactive, "interactive.", "prompt_arg", ""),
-        ready=rules("ready"),
-        busy=rules("busy"),
-        idle=rules("idle"),
-        waiting=rules("waiting"),
-        submit_keys=texts(interactive, "interactive.", "submit_keys") or ("Enter",),
-        leave_keys=texts(interactive, "interactive.", "leave_keys"),
-        new_args=texts(session, "session.", "new_args"),
-        resume_args=texts(session, "session.", "resume_args"),
-        mapping=value,  # pyright: ignore[reportUnknownArgumentType]
+        name=known["name"],
+        executable=known["executable"],
+        args=known.get("interactive.args") or (),
+        prompt_mode=known.get("interactive.prompt_mode") or "paste",
+        prompt_arg=known.get("interactive.prompt_arg") or "",
+        work_dir_arg=known.get("interactive.work_dir_arg") or "",
+        ready=rules("interactive.ready"),
+        busy=rules("interactive.busy"),
+        idle=rules("interactive.idle"),
+        waiting=rules("interactive.waiting"),
+        dialogs=known.get("interactive.dialogs") or (),
+        submit_keys=known.get("interactive.submit_keys") or ("Enter",),
+        leave_keys=known.get("interactive.leave_keys") or (),
+        id_source=known.get("session.id_source") or "",
+        new_args=known.get("session.new_args") or (),
+        resume_args=known.get("session.resume_args") or (),
+        needs=known.get("environment.needs") or (),
+        hide=known.get("environment.hide") or (),
+        parallel=known.get("parallel.safe") is not False,
+        mapping=value,
     )
+
+
+def known_values(value: Any, *, recorded: bool) -> dict[str, Any]:
+    """The checked values of a mapping by their paths; what is null or left out is not among them.
+
+    Raises UnfitError.
+    """
+    fields = members(value, "the whole")
+    if not recorded:
+        require_keys(fields, "", TOP_LEVEL)
+    for section, keys in SECTIONS.items():
+        if fields.get(section) is not None:
+            inner = members(fields[section], section)
+            if not recorded:
+                require_keys(inner, f"{section}.", keys)
+    known: dict[str, Any] = {}
+    for path, kind in FORM.items():
+        found = value_at(fields, path)
+        if found is not None or path in REQUIRED:
+            try:
+                known[path] = checked(found, path, kind, recorded=recorded)
+            except UnfitError:
+                # An earlier version took anything for what had no meaning then.
+                if not recorded or kind not in ("dialogs", "id source"):
+                    raise
+    return known
+
+
+def checked(value: Any, where: str, kind: str, *, recorded: bool) -> Any:
+    """A value of a kind. Raises UnfitError."""
+    if kind in ("text", "name", "program", "date", "id source"):
+        return checked_text(value, where, kind, recorded=recorded)
+    if kind in ("prompt mode", "run prompt mode"):
+        modes = PROMPT_MODES if kind == "prompt mode" else RUN_PROMPT_MODES
+        if value not in modes:
+            raise UnfitError(where, f"one of {', '.join(modes)}")
+        return value
+    if kind == "yes/no":
+        if not isinstance(value, bool):
+            raise UnfitError(where, "true or false")
+        return value
+    if kind == "exit codes":
+        return checked_codes(value, where)
+    if kind == "dialogs":
+        return checked_dialogs(value, where, recorded=recorded)
+    if kind == "notes":
+        return checked_notes(value, where)
+    return checked_list(value, where, kind, recorded=recorded)
+
+
+def checked_text(value: Any, where: str, kind: str, *, recorded: bool) -> str:
+    """One text. Raises UnfitError."""
+    if not is_text(value):
+        raise UnfitError(where, "a string without NUL that is valid Unicode")
+    if kind == "name" and not is_name(value) and not recorded:
+        raise UnfitError(where, "a name: 1 to 64 letters, digits, '-' and '_'")
+    if kind == "program" and not value:
+        raise UnfitError(where, "a non-empty string")
+    if kind == "date" and re.fullmatch(DATE, value) is None:
+        raise UnfitError(where, "a date such as 2026-01-31")
+    if kind == "id source" and value != ASSIGNED:
+        if not value.startswith(LOG):
+            raise UnfitError(where, f'"{ASSIGNED}", or "{LOG}" and a pattern')
+        require_pattern(value.removeprefix(LOG), where)
+        if re.compile(value.removeprefix(LOG)).groups != 1:
+            raise UnfitError(where, "a pattern with one group, which holds the id")
+    return value
+
+
+def checked_list(value: Any, where: str, kind: str, *, recorded: bool) -> tuple[str, ...]:
+    """A list of texts, or one text that stands for a list of one. Raises UnfitError."""
+    single = isinstance(value, str)
+    words: list[Any] = [value] if single else value
+    if not isinstance(words, list):
+        raise UnfitError(where, "a string or a list of strings")
+    for number, word in enumerate(words):
+        place = where if single else f"{where}[{number}]"
+        if not is_text(word):
+            raise UnfitError(place, "a string without NUL that is valid Unicode")
+        if recorded:
+            continue
+        if kind == "patterns":
+            require_pattern(word, place)
+        elif kind == "keys" and not (word and len(word) <= KEY_LIMIT and word.isprintable()):
+            raise UnfitError(place, "a key by tmux's name, such as Enter, Down or C-c")
+        elif kind == "variables" and re.fullmatch(VARIABLE, word) is None:
+            raise UnfitError(place, "the name of an environment variable")
+    if kind == "keys" and not words and where != "interactive.leave_keys" and not recorded:
+        raise UnfitError(where, "at least one key, or null")
+    return tuple(words)
+
+
+def checked_codes(value: Any, where: str) -> dict[str, str]:
+    """What exit codes mean. Raises UnfitError."""
+    codes = members(value, where)
+    for code, meaning in codes.items():
+        place = f"{where}[{shown(code)}]"
+        if re.fullmatch(EXIT_CODE, code) is None or int(code) > 255:
+            raise UnfitError(place, "an exit code from 0 to 255 as a string")
+        if not is_text(meaning) or not meaning.strip():
+            raise UnfitError(place, "a text")
+    return codes
+
+
+def checked_dialogs(value: Any, where: str, *, recorded: bool) -> tuple[Dialog, ...]:
+    """The dialogs of a start. Raises UnfitError."""
+    if not isinstance(value, list):
+        raise UnfitError(where, "a list of objects")
+    made: list[Dialog] = []
+    rows: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
+    for number, row in enumerate(rows):
+        place = f"{where}[{number}]"
+        fields = members(row, place)
+        require_keys(fields, f"{place}.", DIALOG)
+        given = {key: fields[key] for key in DIALOG if fields.get(key) is not None}
+        if "match" not in given or ("keys" in given) == ("ask" in given):
+            raise UnfitError(place, "an object with `match`, and either `keys` or `ask`")
+        match = checked_list(given["match"], f"{place}.match", "patterns", recorded=recorded)
+        if not match:
+            raise UnfitError(f"{place}.match", "at least one pattern")
+        for key in ("ask", "note"):
+            if key in given and not (is_text(given[key]) and given[key].strip()):
+                raise UnfitError(f"{place}.{key}", "a text")
+        keys = checked_list(given.get("keys", "-"), f"{place}.keys", "keys", recorded=recorded)
+        asked = "ask" in given
+        made.append(Dialog(Rules(match), () if asked else keys, given.get("ask", "")))
+    return tuple(made)
+
+
+def checked_notes(value: Any, where: str) -> dict[str, str]:
+    """The notes, by the paths that they are about. Raises UnfitError."""
+    notes = members(value, where)
+    for path, note in notes.items():
+        place = f"{where}[{shown(path)}]"
+        if path not in FORM or path == "notes":
+            raise UnfitError(place, "about a path of the form, such as interactive.ready")
+        if not is_text(note):
+            raise UnfitError(place, "a text")
+    return notes
+
+
+def require_pattern(pattern: str, where: str) -> None:
+    """Demand a pattern that can be searched on a screen. Raises UnfitError."""
+    if len(pattern) > PATTERN_LIMIT:
+        raise UnfitError(where, f"a pattern of at most {PATTERN_LIMIT} characters")
+    if repeats_a_repeat(pattern):
+        raise UnfitError(
+            where,
+            f"a pattern that repeats no repeat, unlike {shown(pattern)}: a search may not end",
+        )
+    try:
+        found = compiled(pattern).search("")
+    except SkillError as error:
+        raise UnfitError(where, f"a regular expression; {error.message}") from None
+    if found is not None:
+        raise UnfitError(where, f"a pattern that needs some text to match, unlike {shown(pattern)}")
+
+
+def repeats_a_repeat(pattern: str) -> bool:
+    """Whether a pattern repeats a group that holds a repeat or a choice.
+
+    To search such a one may take for ever: each piece of the text can be divided in many ways.
+    """
+    if not any(end in pattern for end in (")*", ")+", "){")):
+        return False
+    holds = [False]
+    closed = False
+    for piece in re.finditer(PIECE, pattern.removeprefix(TITLE), re.DOTALL):
+        word = piece[0]
+        repeat = piece.lastgroup == "repeat"
+        if repeat and closed:
+            return True
+        if word == "(":
+            holds.append(False)
+        elif word == ")" and len(holds) > 1:
+            inner = holds.pop()
+            holds[-1] = holds[-1] or inner
+            closed = inner
+            continue
+        elif repeat or word == "|":
+            holds[-1] = True
+        closed = False
+    return False
+
+
+def require_session(known: dict[str, Any]) -> None:
+    """Demand that an id of our choice reaches the agent. Raises UnfitError."""
+    given = " ".join(known.get("session.new_args", ()))
+    if known.get("session.id_source") == ASSIGNED and "{session_id}" not in given:
+        raise UnfitError("session.new_args", "words that hold {session_id}, as its id is assigned")
+
+
+def is_text(value: Any) -> TypeGuard[str]:
+    """Whether a value is text that can be an argument or a file's content."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    return not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def members(value: Any, where: str) -> dict[str, Any]:
+    """An object. Raises UnfitError."""
+    if not isinstance(value, dict):
+        raise UnfitError(where, "an object")
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def require_keys(fields: dict[str, Any], where: str, known: tuple[str, ...]) -> None:
+    """Demand that an object has no other keys. Raises UnfitError."""
+    for key in fields:
+        if key not in known:
+            raise UnfitError(where + shown(key), f"one of {', '.join(known)}")
+
+
+def shown(value: Any) -> str:
+    """A value as a message repeats it: short, and harmless on a terminal."""
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", value):
+        return value
+    text = ascii(value)
+    return text if len(text) <= 90 else text[:80] + "..." + text[-1]
+
+
+# --- The screen ---------------------------------------------------------------------------
 
 
 def dialog_on_screen(harness: Harness, text: str, title: str, said: str = "") -> str | None:
