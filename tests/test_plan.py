@@ -76,7 +76,8 @@ def test_a_small_plan_gets_all_defaults(tmp_path: Path) -> None:
     }  # fmt: skip
     assert value == {
         "schema": 1, "run_name": "plan", "repo": ".", "base": "HEAD", "worktree_root": "",
-        "max_parallel": 2, "variables": {}, "on_failure": "continue", "checks": [],
+        "max_parallel": 2, "one_at_once": False, "variables": {}, "on_failure": "continue",
+        "checks": [],
         "changelog_file": None, "setup_minutes": None, "preflight": [],
         "backups": [{**command, "name": "backup-01", "shell": None, "argv": ["dump", "x"]}],
         "tasks": [
@@ -87,7 +88,8 @@ def test_a_small_plan_gets_all_defaults(tmp_path: Path) -> None:
                     "cli": "agent", "work_dir_arg": "", "args": [], "prompt_mode": "stdin",
                     "prompt_arg": "", "log_name": "agent.log", "timeout_seconds": 3600, "env": {},
                     "commit_leftovers": False, "allow_no_change": False,
-                    "rerun_interrupted": False,
+                    "rerun_interrupted": False, "exit_codes": {}, "zero_without_work": False,
+                    "needs": [], "hide": [],
                 },
                 "changelog": None, "estimate_minutes": None,
             }
@@ -228,6 +230,94 @@ def test_a_harness_gives_defaults_below_the_plans_own_fields(tmp_path: Path) -> 
     assert agent["args"] == ["--one"]
 
 
+def mapped(folder: Path, agent: dict[str, Any] | None = None, **sections: Any) -> dict[str, Any]:
+    """A small plan whose agent is driven by a mapping with these sections."""
+    called = {"args": ["-p"], "prompt_mode": "stdin", **sections.pop("noninteractive", {})}
+    mapping = {"name": "h", "executable": "kimi", "noninteractive": called, **sections}
+    (folder / "h.json").write_text(json.dumps(mapping))
+    return plan_of(agent={"harness": "h.json", **(agent or {})})
+
+
+@pytest.mark.parametrize("key", ["args", "prompt_mode"])
+def test_what_a_mapping_does_not_say_is_not_made_up(tmp_path: Path, key: str) -> None:
+    plan = mapped(tmp_path, noninteractive={key: None})
+    said = refusal(tmp_path, plan).message
+    assert f"agent.harness names the mapping 'h', which does not say noninteractive.{key}" in said
+    said = refusal(tmp_path, {**plan, "agent": AGENT, "tasks": [
+        {**TASK, "agent": {"harness": "h.json"}}]}).message  # fmt: skip
+    assert "tasks[0].agent.harness names the mapping 'h', which does not say noninteract" in said
+    # What the plan says itself is known.
+    own = {"args": ["-x"], "prompt_mode": "file"}[key]
+    plan["agent"][key] = own
+    assert load(tmp_path, plan)["tasks"][0]["agent"][key] == own
+    del plan["agent"][key]
+    plan["tasks"][0] = {**TASK, "agent": {key: own}}
+    assert load(tmp_path, plan)["tasks"][0]["agent"][key] == own
+
+
+def test_output_arguments_are_added_where_they_are_wanted(tmp_path: Path) -> None:
+    output = {"noninteractive": {"output_args": ["-o", "json"]}}
+    assert load(tmp_path, mapped(tmp_path, **output))["tasks"][0]["agent"]["args"] == ["-p"]
+    plan = mapped(tmp_path, {"structured_output": True, "args": ["-q"]}, **output)
+    assert load(tmp_path, plan)["tasks"][0]["agent"]["args"] == ["-q", "-o", "json"]
+    said = refusal(tmp_path, mapped(tmp_path, {"structured_output": True})).message
+    assert "does not say noninteractive.output_args" in said
+    said = refusal(tmp_path, plan_of({"agent": {"structured_output": True}})).message
+    assert "tasks[0].agent.structured_output needs a `harness`" in said
+
+
+def test_a_mapping_knows_its_own_placeholders_and_no_variables(tmp_path: Path) -> None:
+    words = ["{name}:{HOST}:{item}:${worktree}", "{record_dir}{name}", "{}", "{x}"]
+    plan = mapped(tmp_path, noninteractive={"args": words, "work_dir_arg": "{HOST}"})
+    plan["variables"] = {"HOST": "h", "name": "n"}
+    agent = load(tmp_path, plan)["tasks"][0]["agent"]
+    assert agent["args"] == [
+        {"text": words[0], "marks": ["agent name", "agent worktree"]},
+        {"text": words[1], "marks": ["agent record_dir", "agent name"]}, "{}", "{x}",
+    ]  # fmt: skip
+    assert agent["work_dir_arg"] == "{HOST}"
+    plan = mapped(tmp_path, noninteractive={"args": ["--id={session_id}"]})
+    assert "noninteractive.args[0] holds {session_id}" in refusal(tmp_path, plan).message
+
+
+def test_what_a_mapping_says_of_its_agent_reaches_the_runner(tmp_path: Path) -> None:
+    codes = {"41": "no login"}
+    plan = mapped(
+        tmp_path, noninteractive={"exit_codes": codes, "zero_without_work": True},
+        environment={"needs": ["KEY"], "hide": "LEAK"},
+    )  # fmt: skip
+    agent = load(tmp_path, plan)["tasks"][0]["agent"]
+    assert (agent["exit_codes"], agent["zero_without_work"]) == (codes, True)
+    assert (agent["needs"], agent["hide"]) == (["KEY"], ["LEAK"])
+    # A task with another harness has none of it.
+    (tmp_path / "o.json").write_text(
+        '{"name": "o", "executable": "o", "noninteractive": {"args": [], "prompt_mode": "none"}}'
+    )
+    plan["tasks"][0] = {**TASK, "agent": {"harness": "o.json"}}
+    agent = load(tmp_path, plan)["tasks"][0]["agent"]
+    assert (agent["cli"], agent["prompt_mode"]) == ("o", "none")
+    assert (agent["exit_codes"], agent["zero_without_work"]) == ({}, False)
+    assert (agent["needs"], agent["hide"]) == ([], [])
+
+
+def test_agents_that_disturb_each_other_run_one_at_a_time(tmp_path: Path) -> None:
+    plan = mapped(tmp_path, parallel={"safe": False})
+    value = load(tmp_path, plan)
+    assert (value["max_parallel"], value["one_at_once"]) == (1, True)
+    assert load(tmp_path, {**plan, "max_parallel": 1})["one_at_once"] is True
+    said = refusal(tmp_path, {**plan, "max_parallel": 2}).message
+    assert "max_parallel must be 1: the mapping 'h'" in said
+    # It is no agent of this plan when every task has another.
+    plan["tasks"][0] = {**TASK, "agent": {"harness": "o.json"}}
+    (tmp_path / "o.json").write_text(
+        '{"name": "o", "executable": "o", "noninteractive": {"args": [], "prompt_mode": "none"}}'
+    )
+    assert load(tmp_path, {**plan, "max_parallel": 2})["one_at_once"] is False
+    for safe in (True, None):
+        value = load(tmp_path, mapped(tmp_path, parallel={"safe": safe}))
+        assert (value["max_parallel"], value["one_at_once"]) == (2, False)
+
+
 def test_a_prompt_file_is_embedded_byte_for_byte(tmp_path: Path) -> None:
     """Q09."""
     content = '\ufeff---\r\n"quoted" {HOST} ${HOST}\r\nEOF\n\n\n'
@@ -244,14 +334,15 @@ def test_the_hash_is_over_the_plan_and_all_that_it_embeds(tmp_path: Path) -> Non
 
     path = write(tmp_path, plan_of())
     assert digest() == hashlib.sha256(path.read_bytes()).hexdigest()
-    (tmp_path / "h.json").write_text('{"name": "h", "executable": "a"}')
+    mapped(tmp_path)
+    mapping = (tmp_path / "h.json").read_text()
     (tmp_path / "p.md").write_text("Do it.")
     task = {"name": "one", "prompt_file": "p.md"}
     path = write(tmp_path, {"agent": {"harness": "h.json"}, "tasks": [task]})
     seen = {digest()}
     (tmp_path / "p.md").write_text("Do it!")
     seen.add(digest())
-    (tmp_path / "h.json").write_text('{"name": "h", "executable": "a" }')
+    (tmp_path / "h.json").write_text(mapping + " ")
     seen.add(digest())
     path.write_text(path.read_text() + "\n")
     seen.add(digest())

@@ -21,7 +21,8 @@ COLUMNS = """\
 # text, a command, a condition or an agent, a list has commas, "-" is nothing:
 # command    name, kind, words, when, milliseconds, seconds, artifact, check
 # agent      cli, work_dir_arg, args, prompt_mode, prompt_arg, log_name, milliseconds, seconds,
-#            env (NAME:text), commit_leftovers, allow_no_change, rerun_interrupted
+#            env (NAME:text), commit_leftovers, allow_no_change, rerun_interrupted,
+#            zero_without_work, exit_codes (CODE:text), needs, hide
 # Of a task each field stands in a list of its own: task_name and so on. `digest` has the SHA-256 of
 # prompts that have no placeholder."""
 FIELDS = (
@@ -40,6 +41,7 @@ def bash_data(loaded: dict[str, Any]) -> str:
         "base": str(tables.text(loaded["base"])),
         "worktree_root": str(tables.text(loaded["worktree_root"])),
         "max_parallel": str(loaded["max_parallel"]),
+        "one_at_once": str(int(loaded["one_at_once"])),
         "on_failure": word(loaded["on_failure"]),
         "changelog_file": tables.optional(loaded["changelog_file"]),
         "setup_minutes": number(loaded["setup_minutes"]),
@@ -156,6 +158,10 @@ class Tables:
             str(int(value["commit_leftovers"])),
             str(int(value["allow_no_change"])),
             str(int(value["rerun_interrupted"])),
+            str(int(value["zero_without_work"])),
+            ",".join(f"{c}:{self.text(t)}" for c, t in value["exit_codes"].items()) or NONE,
+            ",".join(value["needs"]) or NONE,
+            ",".join(value["hide"]) or NONE,
         )
 
     def prompt(self, value: Any) -> int:

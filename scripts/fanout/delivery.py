@@ -14,13 +14,15 @@ from collections.abc import Callable, Generator
 from fanout import records
 from fanout.errors import ExitCode, SkillError, usage
 from fanout.fields import NamedTuple
-from fanout.harness import Harness, dialog_on_screen
+from fanout.harness import Harness, dialog_on_screen, known_dialog, live_part
 from fanout.output import plain_text
 from fanout.tmux import Pane, Server
 
 ROUND = 0.05
 STILL = 0.5
 DIALOG_STILL = 1.0
+# How long a dialog may stand on after its keys were pressed.
+ANSWER_WAIT = 5.0
 # How still the screen of a program without bracketed paste must be before it is typed to.
 PATIENCE = 3.0
 # Some programs swallow an Enter that follows a paste too closely (gemini: at once; 0.5 s is safe).
@@ -55,7 +57,7 @@ class Target(NamedTuple):
 
     `note` is told the screen before anything is typed, and then, before Enter, the screen with the
     text on it and the rows that show it: what must outlive a kill. `said` are the prompts that the
-    agent was given before: its screen may repeat them.
+    agent was given before: its screen may repeat them. `answering` is there while it starts.
     """
 
     server: Server
@@ -65,6 +67,53 @@ class Target(NamedTuple):
     events: str
     note: Callable[[str, str | None, list[int]], None]
     said: str = ""
+    answering: Answering | None = None
+
+
+class Answering:
+    """Answers the dialogs of one start by the keys that its mapping names, each dialog once.
+
+    `press` presses keys, `tell` is told of each answer.
+    """
+
+    def __init__(
+        self,
+        harness: Harness,
+        press: Callable[[tuple[str, ...]], None],
+        tell: Callable[[str, tuple[str, ...]], None],
+    ) -> None:
+        self.harness = harness
+        self.press = press
+        self.tell = tell
+        self.standing = -1
+        self.since = 0.0
+        self.pressed: dict[int, float] = {}
+
+    def look(self, text: str, title: str, said: str, moment: float) -> str | None:
+        """What one look shows: the name of a dialog that is left to a person, or None.
+
+        It is empty while an answer is on its way.
+        """
+        live = live_part(self.harness, text)[1]
+        found = known_dialog(self.harness, live, title, said)
+        if found is None:
+            self.standing = -1
+            return None
+        number, name = found
+        keys = self.harness.dialogs[number].keys
+        if not keys:
+            return name
+        if number in self.pressed:
+            over = moment - self.pressed[number] >= ANSWER_WAIT
+            return f"{name}: its keys were pressed, and it is still there" if over else ""
+        if number != self.standing:
+            self.standing, self.since = number, moment
+        elif moment - self.since >= STILL:
+            # One that was only just drawn might not read keys yet.
+            self.press(keys)
+            self.pressed[number] = moment
+            self.tell(name, keys)
+        return ""
 
 
 class Outcome(NamedTuple):
@@ -150,7 +199,13 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
             return Outcome(False, "", None, look.text, ended=True)
         if look.text != seen:
             seen, since = look.text, moment
-        found = dialog_on_screen(harness, look.text, look.pane.title)
+        found = None
+        if target.answering is not None:
+            found = target.answering.look(look.text, look.pane.title, target.said, moment)
+        if found == "" and moment < deadline:
+            since = dialog_since = moment
+            continue
+        found = found or dialog_on_screen(harness, look.text, look.pane.title)
         if found != dialog:
             dialog, dialog_since = found, moment
         if dialog is not None:

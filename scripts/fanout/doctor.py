@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
 
 from fanout import git, harness, tmux
-from fanout.errors import ExitCode, SkillError
+from fanout.errors import SkillError
 from fanout.fields import NamedTuple
 from fanout.process import run
 
@@ -43,7 +44,7 @@ def examine(
         tmux.require_socket_name(socket)
     checks = [check_program(name) for name in MINIMUM]
     checks.append(Check("python", True, f"{platform.python_version()} ({sys.executable})", ""))
-    checks.append(check_harness(mapping_file, agent_cli))
+    checks += check_harness(mapping_file, agent_cli)
     try:
         repo = git.open_repository(directory)
         checks.append(
@@ -75,14 +76,20 @@ def check_program(name: str) -> Check:
     return Check(name, new_enough, line, "" if new_enough else f"{name} {least} or newer is needed")
 
 
-def check_harness(mapping_file: str | None, agent_cli: str | None) -> Check:
-    """Whether the agent program that the options name is there. It is not run."""
+def check_harness(mapping_file: str | None, agent_cli: str | None) -> list[Check]:
+    """Whether the agent program that the options name is there, and what it needs to run.
+
+    It is not run, but for its version where two mappings are of one program.
+    """
+    mapping = harness.load_harness(mapping_file, agent_cli)
+    checks: list[Check] = []
     try:
-        mapping = harness.load_harness(mapping_file, agent_cli)
-        return Check(
-            "harness", True, f"{mapping.name}: {harness.require_executable(mapping.executable)}", ""
-        )
+        found = harness.require_executable(mapping.executable)
+        checks.append(Check("harness", True, f"{mapping.name}: {found}", ""))
     except SkillError as error:
-        if error.exit_code == ExitCode.USAGE:
-            raise
-        return Check("harness", False, error.message, error.hint)
+        checks.append(Check("harness", False, error.message, error.hint))
+    try:
+        harness.require_variables(mapping, os.environ)
+    except SkillError as error:
+        checks.append(Check("environment", False, error.message, error.hint))
+    return checks

@@ -13,6 +13,7 @@ from fanout.records import is_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any, TypeGuard
 
 SKILL_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -21,12 +22,23 @@ DEFAULT_MAPPING = os.path.join(SKILL_ROOT, "examples", f"harness-{SAMPLE}.json")
 
 PROMPT_MODES = ("argument", "paste", "file", "none")
 RUN_PROMPT_MODES = ("argument", "stdin", "file", "none")
+# What may stand in braces in a mapping's arguments. A run takes up no conversation.
+PLACEHOLDERS = (
+    "worktree",
+    "git_common_dir",
+    "prompt_file",
+    "session_id",
+    "name",
+    "record_dir",
+)
+RUN_PLACEHOLDERS = tuple(name for name in PLACEHOLDERS if name != "session_id")
 # One argument may hold 32 pages, the closing NUL included (Linux: MAX_ARG_STRLEN).
 ARGUMENT_LIMIT = 131_071
 SIZE_LIMIT = 1_000_000
 PATTERN_LIMIT = 500
 KEY_LIMIT = 100
 DATE = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
+SESSION_ID = r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,199}"
 EXIT_CODE = r"0|[1-9][0-9]{0,2}"
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 # The pieces of a pattern that matter for `repeats_a_repeat`: what is escaped or in brackets is one.
@@ -129,8 +141,7 @@ COMMON_DIALOGS = (
 # A question may end any row, so only the last rows count: those above them were answered.
 YES_NO = r"(?i)[\[(](?:y/n|yes/no)[\])]\W*$"
 YES_NO_ROWS = 6
-# A dialog is looked for below the input prompt, else in the last rows that hold something: one that
-# was answered may stay on the screen above what the program draws below it.
+# So many of the last rows that hold something show what a program asks now (see `live_part`).
 LIVE_ROWS = 20
 # A piece of a row ends where a frame or another column begins.
 COLUMN_END = r"\s{2,}|[\u2500-\u259f]|\n|$"
@@ -492,8 +503,10 @@ def checked_list(value: Any, where: str, kind: str, *, recorded: bool) -> tuple[
             require_pattern(word, place)
         elif kind == "keys" and not (word and len(word) <= KEY_LIMIT and word.isprintable()):
             raise UnfitError(place, "a key by tmux's name, such as Enter, Down or C-c")
-        elif kind == "variables" and re.fullmatch(VARIABLE, word) is None:
-            raise UnfitError(place, "the name of an environment variable")
+        elif kind == "variables" and (
+            re.fullmatch(VARIABLE, word) is None or word.startswith("AGENT_WORKER")
+        ):
+            raise UnfitError(place, "the name of an environment variable that is not ours")
     if kind == "keys" and not words and where != "interactive.leave_keys" and not recorded:
         raise UnfitError(where, "at least one key, or null")
     return tuple(words)
@@ -506,8 +519,8 @@ def checked_codes(value: Any, where: str) -> dict[str, str]:
         place = f"{where}[{shown(code)}]"
         if re.fullmatch(EXIT_CODE, code) is None or int(code) > 255:
             raise UnfitError(place, "an exit code from 0 to 255 as a string")
-        if not is_text(meaning) or not meaning.strip():
-            raise UnfitError(place, "a text")
+        if not is_text(meaning) or not meaning.isprintable() or not 0 < len(meaning) <= 200:
+            raise UnfitError(place, "one printable line of at most 200 characters")
     return codes
 
 
@@ -637,19 +650,39 @@ def dialog_on_screen(harness: Harness, text: str, title: str, said: str = "") ->
     `said` are the prompts that the agent was given: where the screen only repeats them, it asks
     nothing.
     """
+    below, live = live_part(harness, text)
+    known = known_dialog(harness, live, title, said)
+    if known is not None:
+        return known[1]
+    found = harness.waiting.match(live, title, said)
+    if found is not None:
+        return common_dialog(live, said) or found
+    if below or harness.ready.match("", title) is not None:
+        return None
+    return common_dialog(live, said)
+
+
+def live_part(harness: Harness, text: str) -> tuple[bool, str]:
+    """What a program shows now, without what was answered; and whether its input prompt is there.
+
+    A dialog is looked for below the input prompt, else in the last rows that hold something: one
+    that was answered may stay on the screen above what the program draws below it.
+    """
     if not text.strip():
-        return harness.waiting.match("", title)
+        return False, ""
     below = harness.ready.lowest(text)
     if below >= 0:
-        text = text[below:]
-    else:
-        text = "\n".join([row for row in text.split("\n") if row.strip()][-LIVE_ROWS:])
-    found = harness.waiting.match(text, title, said)
-    if found is not None:
-        return common_dialog(text, said) or found
-    if below >= 0 or harness.ready.match("", title) is not None:
-        return None
-    return common_dialog(text, said)
+        return True, text[below:]
+    return False, "\n".join([row for row in text.split("\n") if row.strip()][-LIVE_ROWS:])
+
+
+def known_dialog(harness: Harness, live: str, title: str, said: str) -> tuple[int, str] | None:
+    """The number and the name of the mapping's dialog that a screen shows, or None."""
+    for number, dialog in enumerate(harness.dialogs):
+        found = dialog.match.match(live, title, said)
+        if found is not None:
+            return number, dialog.ask or found
+    return None
 
 
 def common_dialog(text: str, said: str = "") -> str | None:
@@ -699,7 +732,12 @@ def agent_argv(
     values cannot swallow it; after `--` it stands last. Raises SkillError `prompt-unfit` (exit 2)
     for a prompt that cannot be one argument.
     """
-    fixed = [fill(word, placeholders) for word in (*harness.args, *session_args)]
+    fixed = [fill(word, placeholders) for word in harness.args]
+    if harness.work_dir_arg.endswith("="):
+        fixed.append(harness.work_dir_arg + placeholders["worktree"])
+    elif harness.work_dir_arg:
+        fixed += [harness.work_dir_arg, placeholders["worktree"]]
+    fixed += [fill(word, placeholders) for word in session_args]
     if mode == "argument":
         value = require_argument(prompt, prompt_arg)
     elif mode == "file":
@@ -732,5 +770,38 @@ def require_argument(prompt: str, prompt_arg: str) -> str:
 
 def fill(word: str, placeholders: dict[str, str]) -> str:
     """A mapping's word with its placeholders replaced, each once, in one pass."""
+    if "{" not in word:
+        return word
     names = "|".join(placeholders)
     return re.sub(r"\{(" + names + r")\}", lambda found: placeholders[found.group(1)], word)
+
+
+def takes_our_id(harness: Harness) -> bool:
+    """Whether a new conversation gets an id of our choice."""
+    return any("{session_id}" in word for word in harness.new_args)
+
+
+def printed_id(harness: Harness, text: str) -> str:
+    """The newest id of a conversation in what an agent printed; empty without one.
+
+    It becomes an argument, so it must look like an id.
+    """
+    if not harness.id_source.startswith(LOG):
+        return ""
+    found = re.findall(harness.id_source.removeprefix(LOG), text, re.MULTILINE)
+    fit = [word for word in found if re.fullmatch(SESSION_ID, word)]
+    return fit[-1] if fit else ""
+
+
+def require_variables(harness: Harness, env: Mapping[str, str]) -> None:
+    """Demand what an agent needs in its environment.
+
+    Raises SkillError `environment-missing` (exit 4).
+    """
+    lacking = [name for name in harness.needs if not env.get(name)]
+    if lacking:
+        raise missing(
+            "environment-missing",
+            f"the agent {harness.name!r} needs {', '.join(lacking)} in its environment",
+            f"export {lacking[0]}, or give it with --env",
+        )

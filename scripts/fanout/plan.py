@@ -14,7 +14,7 @@ import stat
 from fanout import templates
 from fanout.errors import SkillError, usage
 from fanout.fields import NamedTuple
-from fanout.harness import ARGUMENT_LIMIT, read_mapping
+from fanout.harness import ARGUMENT_LIMIT, RUN_PLACEHOLDERS, read_mapping
 from fanout.records import is_name
 from fanout.runtimes.loop import slug
 
@@ -35,7 +35,7 @@ BUILT_IN = ("RUN_ID", "RUN_DIR", "REPO_ROOT")
 RESERVED = frozenset([*BUILT_IN, "item"])
 # The environment mark by which the processes of a run are found.
 MARK = "AGENT_WORKERS_RUN"
-PROMPT_MODES = ("stdin", "argument", "file")
+PROMPT_MODES = ("stdin", "argument", "file", "none")
 FAILURES = ("continue", "stop")
 NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 
@@ -69,10 +69,13 @@ TOP = (
 )  # fmt: skip
 AGENT = (
     "cli", "work_dir_arg", "args", "prompt_mode", "prompt_arg", "log_name", "timeout_seconds",
-    "harness", "env", "commit_leftovers", "allow_no_change", "rerun_interrupted",
+    "harness", "structured_output", "env", "commit_leftovers", "allow_no_change",
+    "rerun_interrupted",
 )  # fmt: skip
-# How an agent is called. A task that names a harness of its own takes none of them from the plan.
+# How an agent is called, and what its mapping says of it. A task that names a harness of its own
+# takes none of them from the plan.
 CALL = ("cli", "work_dir_arg", "args", "prompt_mode", "prompt_arg")
+MAPPED = ("mapping", "output_args", "exit_codes", "zero_without_work", "needs", "hide", "parallel")
 TASK = (
     "name", "prompt", "prompt_file", "branch", "base", "owns", "depends_on", "when", "for_each",
     "setup", "verify", "agent", "timeout_seconds", "changelog", "allow_no_change",
@@ -95,6 +98,12 @@ class Loaded(NamedTuple):
     value: dict[str, Any]
     sha256: str
     notes: list[str]
+
+
+class Mapped(NamedTuple):
+    """A text of a mapping, already with its marks: a mapping knows no variables of a plan."""
+
+    value: str | dict[str, Any]
 
 
 class Repeated(dict[str, "Any"]):
@@ -209,6 +218,8 @@ class Reader:
         self.digest = hashlib.sha256(content)
         self.embedded: dict[str, str] = {}
         self.mappings: dict[str, dict[str, Any]] = {}
+        # The mapping of an agent of which only one may run at a time.
+        self.unsafe = ""
         # The names that a placeholder may have in what is being read.
         self.names: frozenset[str] = frozenset(BUILT_IN)
         self.notes: list[str] = []
@@ -515,14 +526,20 @@ class Reader:
         made = dict(base)
         if "harness" in fields:
             mapping = self.harness(fields["harness"], f"{where}.harness")
-            made = {key: word for key, word in base.items() if key not in CALL} | mapping
+            own = (*CALL, *MAPPED)
+            made = {key: word for key, word in base.items() if key not in own} | mapping
         made |= self.call(fields, where)
         if "log_name" in fields:
             what = "a plain file name that nothing else in the task's folder has"
             made["log_name"] = self.matching(
                 fields["log_name"], f"{where}.log_name", LOG_NAME, what
             )
-        for key in ("commit_leftovers", "allow_no_change", "rerun_interrupted"):
+        for key in (
+            "structured_output",
+            "commit_leftovers",
+            "allow_no_change",
+            "rerun_interrupted",
+        ):
             if key in fields:
                 made[key] = self.truth(fields[key], f"{where}.{key}")
         if "env" in fields:
@@ -559,15 +576,23 @@ class Reader:
             ours = key in fields or ("harness" in own and key in CALL)
             return where if ours else "agent"
 
-        def text(key: str) -> str | dict[str, Any]:
-            return self.filled(agent.get(key, ""), f"{place(key)}.{key}")
+        def filled(word: str | Mapped, where: str) -> str | dict[str, Any]:
+            return word.value if isinstance(word, Mapped) else self.filled(word, where)
 
+        def text(key: str) -> str | dict[str, Any]:
+            return filled(agent.get(key, ""), f"{place(key)}.{key}")
+
+        args = list(agent.get("args", ()))
+        if agent.get("structured_output", False):
+            args += self.known(agent, "output_args", f"{where}.structured_output")
+        if "mapping" in agent:
+            for key in ("args", "prompt_mode"):
+                self.known(agent, key, f"{place('harness')}.harness")
         return {
             "cli": text("cli"),
             "work_dir_arg": text("work_dir_arg"),
             "args": [
-                self.filled(word, f"{place('args')}.args[{number}]")
-                for number, word in enumerate(agent.get("args", ()))
+                filled(word, f"{place('args')}.args[{number}]") for number, word in enumerate(args)
             ],
             "prompt_mode": agent.get("prompt_mode", "stdin"),
             "prompt_arg": text("prompt_arg"),
@@ -580,7 +605,22 @@ class Reader:
             "commit_leftovers": agent.get("commit_leftovers", False),
             "allow_no_change": agent.get("allow_no_change", False),
             "rerun_interrupted": agent.get("rerun_interrupted", False),
+            "exit_codes": agent.get("exit_codes", {}),
+            "zero_without_work": agent.get("zero_without_work", False),
+            "needs": agent.get("needs", []),
+            "hide": agent.get("hide", []),
         }
+
+    def known(self, agent: dict[str, Any], key: str, where: str) -> Any:
+        """What an agent's mapping says of its call; it is not made up where nobody verified it."""
+        if key not in agent:
+            name = agent.get("mapping")
+            if name is None:
+                raise self.wrong(where, "needs a `harness`, whose mapping says how to ask for it")
+            what = f"names the mapping {name!r}, which does not say noninteractive.{key}"
+            own = "" if key == "output_args" else f", or write `{key}` into the plan's agent"
+            raise self.wrong(where, what, f"find it out with the installed program{own}")
+        return agent[key]
 
     def variables(self, value: Any, where: str, reserved: frozenset[str]) -> dict[str, str]:
         """Names with their values."""
@@ -601,17 +641,39 @@ class Reader:
         path = os.path.join(self.folder, name)
         try:
             self.digest_file(read_file(path, PLAN_LIMIT, f"the mapping {shown(path)}"))
-            mapping = read_mapping(path).mapping
+            harness = read_mapping(path)
         except SkillError as error:
             raise self.wrong(f"{where}:", error.message) from error
-        place = f"{where}: noninteractive"
-        called: Any = mapping.get("noninteractive")
-        called = {} if called is None else self.members(called, place)
-        given = {key: called[key] for key in CALL[1:] if called.get(key) is not None}
-        if isinstance(given.get("args"), str):
-            given["args"] = [given["args"]]
-        self.mappings[name] = self.call(given, place) | {"cli": mapping["executable"]}
+        called: dict[str, Any] = harness.mapping.get("noninteractive") or {}
+        self.mappings[name] = {
+            "mapping": harness.name,
+            "cli": Mapped(harness.executable),
+            "exit_codes": called.get("exit_codes") or {},
+            "zero_without_work": bool(called.get("zero_without_work")),
+            "needs": list(harness.needs),
+            "hide": list(harness.hide),
+            "parallel": harness.parallel,
+        }  # fmt: skip
+        for key in ("args", "prompt_mode", "prompt_arg", "work_dir_arg", "output_args"):
+            found: Any = called.get(key)
+            if found is None:
+                continue
+            if key.endswith("args"):
+                words: list[str] = [found] if isinstance(found, str) else found
+                place = f"{where}: noninteractive.{key}"
+                found = [self.mapped(word, f"{place}[{n}]") for n, word in enumerate(words)]
+            elif key != "prompt_mode":
+                found = Mapped(found)
+            self.mappings[name][key] = found
         return self.mappings[name]
+
+    def mapped(self, word: str, where: str) -> Mapped:
+        """A word of a mapping with the mapping's placeholders marked."""
+        names = [found[1] for found in templates.PLACEHOLDER.finditer(word)]
+        if "session_id" in names:
+            raise self.wrong(where, "holds {session_id}, and a run takes up no conversation")
+        marks = [f"agent {name}" for name in names if name in RUN_PLACEHOLDERS]
+        return Mapped(marked(word, marks))
 
     # --- Tasks
 
@@ -700,9 +762,12 @@ class Reader:
             own["allow_no_change"] = self.truth(
                 fields["allow_no_change"], f"{where}.allow_no_change"
             )
+        if not own.get("parallel", True):
+            self.unsafe = own["mapping"]
         prompt = self.prompt(fields, where)
         if own.get("prompt_mode") == "argument":
-            self.require_argument(prompt, own.get("prompt_arg", ""), where)
+            flag = own.get("prompt_arg", "")
+            self.require_argument(prompt, flag, where)
         when = None
         if "when" in fields:
             when = self.condition(fields["when"], f"{where}.when")
@@ -728,9 +793,10 @@ class Reader:
         self.names = outer
         return made
 
-    def require_argument(self, prompt: str | dict[str, Any], prompt_arg: str, where: str) -> None:
+    def require_argument(self, prompt: str | dict[str, Any], prompt_arg: Any, where: str) -> None:
         """A prompt that reaches the program whole as one argument, as far as it is known."""
-        joined = len(prompt_arg.encode()) if prompt_arg.endswith("=") else 0
+        flag = str(prompt_arg.value if isinstance(prompt_arg, Mapped) else prompt_arg)
+        joined = len(flag.encode()) if flag.endswith("=") else 0
         if isinstance(prompt, str) and len(prompt.encode()) + joined > ARGUMENT_LIMIT:
             raise self.wrong(
                 where,
@@ -785,6 +851,7 @@ class Reader:
             "worktree_root": self.text(fields["worktree_root"], "worktree_root")
             if "worktree_root" in fields else "",
             "max_parallel": self.parallel(fields.get("max_parallel", 2)),
+            "one_at_once": False,
             "variables": variables,
             "on_failure": self.one_of(fields.get("on_failure", "continue"), "on_failure", FAILURES),
             "checks": self.commands(fields, "checks", ""),
@@ -794,9 +861,12 @@ class Reader:
             "preflight": self.commands(fields, "preflight", ""),
         }  # fmt: skip
         self.backups = []
+        backups = self.commands(fields, "backups", "")
+        tasks = self.tasks(fields["tasks"], agent)
+        self.require_one_at_once(fields, loaded)
         loaded |= {
-            "backups": self.commands(fields, "backups", ""),
-            "tasks": self.tasks(fields["tasks"], agent),
+            "backups": backups,
+            "tasks": tasks,
             "postflight": self.commands(fields, "postflight", ""),
             "rollback": self.commands(fields, "rollback", ""),
         }  # fmt: skip
@@ -827,6 +897,18 @@ class Reader:
         if number != int(number):
             raise self.wrong("max_parallel", f"must be a whole number, not {number}")
         return int(number)
+
+    def require_one_at_once(self, fields: dict[str, Any], loaded: dict[str, Any]) -> None:
+        """Let one task run at a time where an agent's mapping says that two disturb each other."""
+        if not self.unsafe:
+            return
+        if loaded["max_parallel"] > 1 and "max_parallel" in fields:
+            raise self.wrong(
+                "max_parallel",
+                f"must be 1: the mapping {self.unsafe!r} says that two such agents disturb each"
+                " other (parallel.safe)",
+            )
+        loaded |= {"max_parallel": 1, "one_at_once": True}
 
     def tasks(self, value: Any, agent: dict[str, Any]) -> list[dict[str, Any]]:
         """All tasks, with their dependencies as positions."""

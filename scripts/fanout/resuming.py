@@ -8,9 +8,11 @@ from fanout import delivery, git, harness, jobs, proctree, records, starting, st
 from fanout import workers as life
 from fanout.errors import SkillError, refused
 from fanout.fields import NamedTuple
-from fanout.output import next_action
+from fanout.output import next_action, plain_text
 from fanout.workers import Worker
 
+# So many bytes of what an agent printed are looked through for its conversation's id.
+LOG_PART = 2_000_000
 GO_ON = "Your session was interrupted and has been started again. Go on with your task.\n"
 NEW_SESSION = """This is a new session: an earlier one worked in this worktree and ended. You know
 nothing of it but what is here. First look at `git log` and `git status`, then go on.
@@ -45,6 +47,9 @@ def resume(repo: git.Repository, name: str, prompt: str | None, settle: float) -
         require_ended(common, worker, life.state_of(common, worker, panes, screens))
         mapping = worker.harness
         harness.require_executable(worker.executable)
+        harness.require_variables(mapping, os.environ)
+        steering.require_alone(common, mapping, name)
+        worker = worker._replace(session_id=conversation_of(common, worker))
         same = knows_conversation(worker)
         text = prompt_text(common, worker, prompt, same=same)
         if worker.prompt_mode == "paste":
@@ -107,6 +112,19 @@ def require_ended(common_dir: str, worker: Worker, state: life.State) -> None:
         )
 
 
+def conversation_of(common_dir: str, worker: Worker) -> str:
+    """The id of a worker's conversation: what its agent printed last, else what it was given."""
+    if not worker.harness.id_source.startswith(harness.LOG):
+        return worker.session_id
+    try:
+        with open(starting.terminal_log(common_dir, worker.name), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_PART))
+            text = plain_text(file.read().decode("utf-8", "replace"))
+    except OSError:
+        return worker.session_id
+    return harness.printed_id(worker.harness, text) or worker.session_id
+
+
 def knows_conversation(worker: Worker) -> bool:
     """Whether the mapping can take up the same conversation again."""
     words = worker.harness.resume_args
@@ -138,7 +156,9 @@ def fresh_start(
     # Reports of the earlier start stay; what the new one prints and reports is told apart by time.
     worker = worker._replace(
         launch=records.new_id(),
-        session_id=worker.session_id if same or not mapping.new_args else starting.new_session_id(),
+        session_id=worker.session_id
+        if same or not harness.takes_our_id(mapping)
+        else starting.new_session_id(),
         pane="",
         pane_pid=0,
         pane_started="",

@@ -16,6 +16,7 @@ from fanout import (
     proctree,
     records,
     starting,
+    steering,
     takeback,
     tmux,
     worktrees,
@@ -113,6 +114,7 @@ def check_request(repo: git.Repository, request: Request) -> None:
                 f"{path!r} leads out of the checkout",
                 "copy it by a --setup command",
             )
+    harness.require_variables(request.harness, {**os.environ, **request.env})
     if request.prompt or request.prompt_mode != "none":
         jobs.require_prompt(request.prompt)
     if request.prompt_mode == "argument":
@@ -217,6 +219,7 @@ def reserve(repo: git.Repository, request: Request, made: dict[str, Worker]) -> 
     with records.lock(common, "repository", wait=LOCK_WAIT, what="this repository's worktrees"):
         takeback.recover(repo, request.name)
         require_free_name(repo, request.name)
+        steering.require_alone(common, request.harness, request.name)
         worktrees.require_free_place(repo, request.worktree)
         worktrees.require_free_branch(repo, request.branch)
         exclude_runs(common)
@@ -379,7 +382,7 @@ def begin(repo: git.Repository, request: Request, made: dict[str, Worker]) -> st
     prompt = full_prompt(request) if opens else ""
     worker = made[request.name]
     job = jobs.new_prompt(common, worker.name, prompt) if opens else ""
-    session_id = starting.new_session_id() if request.harness.new_args else ""
+    session_id = starting.new_session_id() if harness.takes_our_id(request.harness) else ""
     worker = starting.write_start(
         common,
         worker._replace(session_id=session_id),
@@ -450,9 +453,10 @@ def conclude(repo: git.Repository, request: Request, started: starting.Started) 
         life.record_event(
             common, worker.name, "delivered", job=FIRST_JOB, prompt=FIRST_JOB, **facts
         )
+    notes = [f"answered {answer}" for answer in started.answers]
     if outcome.ended:
-        note = "the agent has already ended; see status"
+        notes.append("the agent has already ended; see status")
+    note = "; ".join(notes)
+    if outcome.ended or delivered or (request.prompt_mode == "none" and outcome.dialog is None):
         return Spawned(request.name, worker, delivered, None, note)
-    if delivered or (request.prompt_mode == "none" and outcome.dialog is None):
-        return Spawned(request.name, worker, delivered, None)
-    return Spawned(request.name, worker, False, starting.undelivered(worker, outcome))
+    return Spawned(request.name, worker, False, starting.undelivered(worker, outcome), note)

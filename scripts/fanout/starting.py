@@ -39,6 +39,14 @@ class Started(NamedTuple):
     worker: Worker
     outcome: delivery.Outcome
     error: SkillError | None
+    answers: tuple[str, ...] = ()
+
+
+class Answers(NamedTuple):
+    """The dialogs of a start that were answered, and what answers them."""
+
+    told: list[str]
+    answering: delivery.Answering
 
 
 def write_start(
@@ -53,8 +61,10 @@ def write_start(
     """Write the launcher of a start; returns the worker with its argument list.
 
     `extra` is what the caller adds to its environment.
-    Raises SkillError `prompt-unfit` for a prompt that its mode cannot carry.
+    Raises SkillError: `prompt-unfit` for a prompt that its mode cannot carry, `environment-missing`
+    (exit 4).
     """
+    harness.require_variables(mapping, {**os.environ, **extra})
     folder = records.worker_dir(common_dir, worker.name)
     prompt_file = jobs.prompt_file(common_dir, worker.name, number)
     argv = harness.agent_argv(
@@ -77,6 +87,8 @@ def write_start(
     )
     worker = worker._replace(argv=argv)
     env = tmux.environment_with(extra)
+    for name in set(mapping.hide) - set(extra):
+        env.pop(name, None)
     names = tmux.variable_names(env)
     # tmux sets SHELL to its own default shell; TERM and its company are tmux's to say.
     own = {**worker_variables(worker), **({"SHELL": env["SHELL"]} if "SHELL" in env else {})}
@@ -118,10 +130,32 @@ def start_agents(
     done = launch(repo.common_dir, starts, tmux.environment_with(env))
     launched = time.monotonic()
     alive = [start for start in starts if done[start.worker.name].error is None]
-    deliver(repo.common_dir, alive, done)
+    answers = {
+        s.worker.name: answers_of(repo.common_dir, s, done) for s in alive if s.harness.dialogs
+    }
+    deliver(repo.common_dir, alive, done, answers)
     alive = [start for start in starts if done[start.worker.name].error is None]
-    watch(alive, done, launched)
+    watch(alive, done, launched, answers)
+    for name, one in answers.items():
+        done[name] = done[name]._replace(answers=tuple(one.told))
     return done
+
+
+def answers_of(common_dir: str, start: Start, done: dict[str, Started]) -> Answers:
+    """What answers the dialogs of one start, and records that it did."""
+    worker = done[start.worker.name].worker
+    told: list[str] = []
+
+    def tell(dialog: str, keys: tuple[str, ...]) -> None:
+        told.append(f"{dialog!r} by {' '.join(keys)}")
+        life.record_event(
+            common_dir, worker.name, "answered", job=start.job or None, dialog=dialog, keys=keys
+        )
+
+    def press(keys: tuple[str, ...]) -> None:
+        worker.server.press(worker.pane, *keys)
+
+    return Answers(told, delivery.Answering(start.harness, press, tell))
 
 
 def launch(common_dir: str, starts: list[Start], env: dict[str, str]) -> dict[str, Started]:
@@ -180,7 +214,9 @@ def launch_error(session: str, message: str) -> SkillError:
     return SkillError("tmux-failed", f"tmux could not start the session: {message}", "run `doctor`")
 
 
-def deliver(common_dir: str, starts: list[Start], done: dict[str, Started]) -> None:
+def deliver(
+    common_dir: str, starts: list[Start], done: dict[str, Started], answers: dict[str, Answers]
+) -> None:
     """Paste the prompts where the mode is `paste`, all panes in one loop; the others got theirs."""
     pasting = [start for start in starts if start.worker.prompt_mode == "paste"]
     if not pasting:
@@ -194,6 +230,7 @@ def deliver(common_dir: str, starts: list[Start], done: dict[str, Started]) -> N
                 done[start.worker.name].worker,
                 start.harness,
                 Sending(start.worker.launch, start.job, start.job, False, "", None, []),
+                answering=answers[start.worker.name].answering if start.harness.dialogs else None,
             ),
             start.prompt,
             ready_timeout=start.ready_timeout,
@@ -212,7 +249,11 @@ def deliver(common_dir: str, starts: list[Start], done: dict[str, Started]) -> N
 
 
 def target_of(
-    common_dir: str, worker: Worker, mapping: Harness, sending: Sending
+    common_dir: str,
+    worker: Worker,
+    mapping: Harness,
+    sending: Sending,
+    answering: delivery.Answering | None = None,
 ) -> delivery.Target:
     """Where a worker's prompts go, and what is kept of one on its way."""
 
@@ -228,41 +269,66 @@ def target_of(
         events=worker.events_file,
         note=note,
         said=life.prompts_given(common_dir, worker.name),
+        answering=answering,
     )
 
 
-def watch(starts: list[Start], done: dict[str, Started], launched: float) -> None:
-    """Watch all new agents together until the settling time is over: who ended, and who asks."""
+def watch(
+    starts: list[Start], done: dict[str, Started], launched: float, answers: dict[str, Answers]
+) -> None:
+    """Watch all new agents together until the settling time is over: who ended, and who asks.
+
+    Where a mapping knows dialogs of the start, until the agent shows that it is past them.
+    """
     settle = max((start.settle for start in starts), default=0.0)
     while settle > 0:
         server = done[starts[0].worker.name].worker.server
         panes, screens = server.look([done[start.worker.name].worker.pane for start in starts])
-        for start in starts:
-            before = done[start.worker.name]
-            outcome = settled(start, before, panes, screens)
-            done[start.worker.name] = before._replace(outcome=outcome)
         moment = time.monotonic()
+        coming = False
+        for start in starts:
+            name = start.worker.name
+            before = done[name]
+            outcome, expects = settled(start, before, panes, screens, answers.get(name))
+            done[name] = before._replace(outcome=outcome)
+            coming = coming or (expects and moment < launched + start.ready_timeout)
         over = all(done[start.worker.name].outcome.ended for start in starts)
         late = any(start.deadline is not None and moment >= start.deadline for start in starts)
-        if moment >= launched + settle or over or late:
+        if (moment >= launched + settle and not coming) or over or late:
             return
         time.sleep(delivery.ROUND)
 
 
 def settled(
-    start: Start, before: Started, panes: dict[str, tmux.Pane], screens: dict[str, str]
-) -> delivery.Outcome:
-    """What one more look at a new agent makes of its outcome."""
+    start: Start,
+    before: Started,
+    panes: dict[str, tmux.Pane],
+    screens: dict[str, str],
+    answers: Answers | None,
+) -> tuple[delivery.Outcome, bool]:
+    """What one more look at a new agent makes of its outcome; whether a dialog may still come."""
     outcome = before.outcome
     pane = life.own_pane(before.worker, panes)
     text = screens.get(before.worker.pane, "")
     if pane is None or pane.dead:
-        return outcome._replace(ended=True, screen=text or outcome.screen)
+        return outcome._replace(ended=True, screen=text or outcome.screen), False
     if before.worker.prompt_mode == "paste":
         # Its delivery was looked after; a prompt that was taken may well lead to a question.
-        return outcome
-    dialog = harness.dialog_on_screen(start.harness, text, pane.title, start.prompt)
-    return outcome._replace(dialog=dialog, screen=text)
+        return outcome, False
+    known = None
+    if answers is not None:
+        moment = time.monotonic()
+        known = answers.answering.look(text, pane.title, start.prompt, moment)
+    dialog = known or harness.dialog_on_screen(start.harness, text, pane.title, start.prompt)
+    expects = known == "" or (answers is not None and not dialog and not is_up(start, text, pane))
+    return outcome._replace(dialog=dialog, screen=text), expects
+
+
+def is_up(start: Start, text: str, pane: tmux.Pane) -> bool:
+    """Whether a screen shows that an agent is past its start, where its mapping can tell."""
+    rules = [r for r in (start.harness.ready, start.harness.idle, start.harness.busy) if r.patterns]
+    found = any(rule.match(text, pane.title, start.prompt) is not None for rule in rules)
+    return found or not rules
 
 
 def undelivered(worker: Worker, outcome: delivery.Outcome) -> SkillError:

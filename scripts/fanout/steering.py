@@ -7,7 +7,7 @@ import time
 
 from fanout import git, jobs
 from fanout import workers as life
-from fanout.errors import ExitCode, SkillError
+from fanout.errors import ExitCode, SkillError, refused
 from fanout.fields import NamedTuple
 from fanout.process import Running, end, finish, has_ended, start
 from fanout.tmux import Pane, Server
@@ -16,6 +16,8 @@ from fanout.workers import State, Worker
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from fanout.harness import Harness
 
 # How long a tmux server may take to make its lost socket again.
 SOCKET_WAIT = 2.0
@@ -132,6 +134,27 @@ def reach(workers: list[Worker]) -> Seen:
     while not all(map(os.path.lexists, asked.values())) and time.monotonic() < deadline:
         time.sleep(0.02)
     return look(workers) if asked else seen
+
+
+def require_alone(common_dir: str, harness: Harness, name: str) -> None:
+    """Demand that no other agent of a harness lives, where two of it disturb each other.
+
+    Raises SkillError `not-parallel` (exit 3). One of which the state is unknown counts as alive.
+    """
+    if harness.parallel:
+        return
+    workers, _ = life.load_all(common_dir, [])
+    others = [w for w in workers if w.name != name and w.mapping.get("name") == harness.name]
+    seen = reach(others)
+    for other in others:
+        state = life.state_of(common_dir, other, *seen[other.name])
+        if state.word not in ("exited", "stopped", "gone"):
+            raise refused(
+                "not-parallel",
+                f"the agent of {other.name!r} is {state.word}, and two of {harness.name!r} disturb"
+                " each other (parallel.safe in the mapping)",
+                f"wait for it or stop it first: agent_workers.py stop {other.name}",
+            )
 
 
 def is_lost(worker: Worker, panes: dict[str, Pane] | None) -> bool:

@@ -55,6 +55,7 @@ exit codes:
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+ONE_AT_ONCE = "give 1: the mapping of the plan's agent says that two of them disturb each other"
 OWN_VARIABLES = ("DRY_RUN", "RUN_ID", "LOG_ROOT", "MAX_PARALLEL", "ONLY", "RESUME", "RERUN")
 LOCATIONS = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"),
@@ -154,6 +155,8 @@ class Run:
         self.rerun = words_of("RERUN")
         self.id = os.environ.get("RUN_ID", "")
         self.max_parallel = positive("MAX_PARALLEL", plan["max_parallel"])
+        if plan["one_at_once"] and self.max_parallel > 1:
+            raise RunError(2, f"MAX_PARALLEL is '{self.max_parallel}'", ONE_AT_ONCE)
         self.root = ""
         self.common = ""
         self.folder = ""
@@ -208,10 +211,14 @@ def fill(text: Any, values: dict[str, str]) -> Any:
 
 
 def insert(mode: str, name: str, values: dict[str, str]) -> str:
-    """A value as it stands in a text: as it is, or escaped for bash."""
-    if mode == "keep" or name not in values:
+    """A value as it stands in a text: as it is, or escaped for bash.
+
+    What a mapping's word asks for is no variable of the plan, although it may have the same name.
+    """
+    key = f"agent {name}" if mode == "agent" else name
+    if mode == "keep" or key not in values:
         return "{" + name + "}"
-    value = values[name]
+    value = values[key]
     if mode == "slug":
         return values.get("item slug", value)
     if mode == "word":
@@ -1248,14 +1255,26 @@ def is_dynamic(run: Run) -> bool:
     return any("items" not in one for one in each)
 
 
+def agent_values(run: Run, task: Task, prompt_file: str) -> dict[str, str]:
+    """A task's values, and those that words of a mapping may ask for."""
+    return task.values | {
+        "agent worktree": task.worktree,
+        "agent git_common_dir": run.common,
+        "agent prompt_file": prompt_file,
+        "agent name": task.name,
+        "agent record_dir": os.path.join(run.folder, task.folder),
+    }
+
+
 def agent_argv(run: Run, task: Task, prompt: str, prompt_file: str) -> list[str]:
     """The argument list of a task's agent."""
     agent = task.plan["agent"]
     program = fill(agent["cli"], task.values)
     argv = [os.path.join(run.root, program) if "/" in program else program]
-    argv += [fill(word, task.values) for word in agent["args"]]
+    values = agent_values(run, task, prompt_file)
+    argv += [fill(word, values) for word in agent["args"]]
     argv += with_flag(fill(agent["work_dir_arg"], task.values), task.worktree, bare=False)
-    if agent["prompt_mode"] != "stdin":
+    if agent["prompt_mode"] in ("argument", "file"):
         value = prompt if agent["prompt_mode"] == "argument" else prompt_file
         argv += with_flag(fill(agent["prompt_arg"], task.values), value, bare=True)
     return argv
@@ -1276,7 +1295,11 @@ def require_agents(run: Run) -> None:
         if not task.chosen or (when and foreseen(when, task.values, run.root) is False):
             continue
         program = agent_argv(run, task, "", "")[0]
-        env = task.plan["agent"]["env"]
+        agent, env = task.plan["agent"], task.plan["agent"]["env"]
+        for name in agent["needs"]:
+            if not (fill(env[name], task.values) if name in env else run.environ.get(name)):
+                who = f"the agent {program!r} (task {task.name})"
+                raise RunError(4, f"{who} needs {name} in its environment", f"export {name}")
         path = fill(env["PATH"], task.values) if "PATH" in env else run.environ.get("PATH", "")
         if (program, path) in tried:
             continue
@@ -1843,7 +1866,10 @@ def work(run: Run, task: Task, folder: str, known: dict[str, Any]) -> None:
     if status == "interrupted":
         raise StepError(status, "interrupted")
     if status == "failed":
-        raise StepError(status, f"the agent ended with exit code {code}")
+        meaning = agent["exit_codes"].get(str(code))
+        raise StepError(
+            status, f"the agent ended with exit code {code}" + (f": {meaning}" if meaning else "")
+        )
     if lost:
         raise StepError("failed", f"the folder of its records, {folder}, was removed")
     judge(run, task, folder)
@@ -1879,7 +1905,8 @@ def run_agent(run: Run, task: Task, folder: str, prompt: str, log: str) -> tuple
     forget_agent(folder)
     save_task(run, task)
     place = Place(run, "agent", task.folder, task, task.worktree)
-    env = place.environment() | {k: fill(v, task.values) for k, v in agent["env"].items()}
+    env = {k: v for k, v in place.environment().items() if k not in agent["hide"]}
+    env |= {k: fill(v, task.values) for k, v in agent["env"].items()}
     argv = agent_argv(run, task, prompt, prompt_file)
     missing = missing_program(argv[0], task.worktree, env.get("PATH", ""))
     if missing:
@@ -2067,7 +2094,12 @@ def judge(run: Run, task: Task, folder: str) -> None:
     result = task.result
     changed = result["files_changed"] or result["head"] != task.base
     if not changed and not task.plan["agent"]["allow_no_change"]:
-        raise StepError("no-change", "the agent ended with exit code 0 and changed nothing")
+        known = (
+            " (it is known to, where it may not write)"
+            if task.plan["agent"]["zero_without_work"]
+            else ""
+        )
+        raise StepError("no-change", f"the agent ended with exit code 0 and changed nothing{known}")
     reasons: list[str] = []
     if result["out_of_scope"]:
         listed = ", ".join(result["out_of_scope"][:5])
@@ -2619,6 +2651,8 @@ def agent_text(task: Task) -> str:
     words += map(quoted, with_flag(flag, task.worktree, bare=False))
     if agent["prompt_mode"] == "stdin":
         return " ".join(words) + " < PROMPT"
+    if agent["prompt_mode"] == "none":
+        return " ".join(words)
     word = "PROMPT" if agent["prompt_mode"] == "argument" else "PROMPT_FILE"
     flag = fill(agent["prompt_arg"], values)
     return " ".join([*words, *map(quoted, with_flag(flag, word, bare=True))])

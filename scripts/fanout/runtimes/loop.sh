@@ -33,7 +33,7 @@ LC_ALL=C
 
 # The plan; its data at the end of the file fills these.
 plan_sha256='' plan_run_name='' plan_repo=0 plan_base=0 plan_worktree_root=0 plan_max_parallel=2
-plan_on_failure=continue plan_checks=- plan_changelog_file=- plan_setup_minutes=- plan_preflight=-
+plan_one_at_once=0 plan_on_failure=continue plan_checks=- plan_changelog_file=- plan_setup_minutes=- plan_preflight=-
 plan_backups=- plan_postflight=- plan_rollback=-
 plan_part=() variable_name=() variable_value=() text=() mark=() digest=() command=() condition=()
 agent=() task_name=() task_prompt=() task_branch=() task_base=() task_owns=() task_depends=()
@@ -563,6 +563,23 @@ lookup() { # NAME
     return 1
 }
 
+# What a mapping's words may ask for: the worktree, the prompt's file and the name of the task whose
+# agent is called.
+for_agent=()
+
+# Sets `value` to what a word of a mapping asks for, which is no variable of the plan.
+lookup_for_agent() { # NAME
+    ((${#for_agent[@]})) || return 1
+    case $1 in
+    worktree) value=${for_agent[0]} ;;
+    git_common_dir) value=$common ;;
+    prompt_file) value=${for_agent[1]} ;;
+    name) value=${for_agent[2]} ;;
+    record_dir) value=$run_dir/tasks/${for_agent[2]} ;;
+    *) return 1 ;;
+    esac
+}
+
 # Answers a text of the plan with its placeholders replaced, each for the place it stands in.
 fill() { # TEXT
     local rest=${text[$1]} made='' word kind='' char hole before behind
@@ -580,7 +597,9 @@ fill() { # TEXT
         cut "$rest" "$hole"
         made+=$before
         rest=$behind
-        if [ "$kind" = keep ] || ! lookup "$word"; then
+        if [ "$kind" = agent ]; then
+            lookup_for_agent "$word" || value=$hole
+        elif [ "$kind" = keep ] || ! lookup "$word"; then
             value=$hole
             kind=raw
         fi
@@ -614,6 +633,7 @@ take_agent() { # AGENT
     a_cli=$1 a_work_dir_arg=$2 a_args=$3 a_prompt_mode=$4 a_prompt_arg=$5 a_log_name=$6 a_ms=$7
     a_limit=$8 a_env=$9
     a_commit_leftovers=${10} a_allow_no_change=${11} a_rerun_interrupted=${12}
+    a_zero_without_work=${13} a_exit_codes=${14} a_needs=${15} a_hide=${16}
 }
 
 # Sets t_name and so on.
@@ -671,6 +691,7 @@ use_no_task() {
 agent_argv() { # NUMBER PROMPT PROMPT_FILE
     local word
     use_task "$1"
+    for_agent=("${x_worktree[$1]}" "$3" "${x_name[$1]}")
     fill "$a_cli"
     case $answer in
     /*) ;;
@@ -1814,6 +1835,8 @@ read_settings() {
         ;;
     *) max_parallel=$given_max_parallel ;;
     esac
+    ((!plan_one_at_once || max_parallel == 1)) || die 2 "MAX_PARALLEL is '$max_parallel'" \
+        "give 1: the mapping of the plan's agent says that two of them disturb each other"
     for ((place = 0; place < ${#variable_name[@]}; place++)); do
         name=PLAN_${variable_name[place]}
         # A name without capitals in it is still in the environment: PLAN_ has some.
@@ -2087,9 +2110,32 @@ list_names() {
     known_names=${known_names%, }
 }
 
+# Demands that what a task's agent needs stands in its environment; `given` are the names that the
+# plan gives it, with a "=" where there is a value.
+require_needed() { # NUMBER
+    local name from
+    listed "$a_needs"
+    for name in $answer; do
+        case $given in
+        *" $name= "*) continue ;;
+        *" $name "*) ;;
+        *)
+            for from in ${caller_words[@]+"${caller_words[@]}"}; do
+                case $from in "$name="?*) continue 2 ;; esac
+            done
+            case $newline$exported$newline in
+            *"$newline$name$newline"*) [ -z "${!name-}" ] || continue ;;
+            esac
+            ;;
+        esac
+        die 4 "the agent '${argv[0]}' (task ${x_name[$1]}) needs $name in its environment" \
+            "export $name"
+    done
+}
+
 # Demands that the agents' programs are there.
 require_agents() {
-    local number row word path found=()
+    local number row word path given found=()
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         row=${x_row[number]}
         if [ -n "${found[task_agent[row]]-}" ] || ((!x_chosen[number])); then continue; fi
@@ -2098,13 +2144,14 @@ require_agents() {
         [ "$t_when" = - ] || foresee "$t_when"
         ((verdict != 1)) || continue
         agent_argv "$number" '' ''
-        path=$PATH
+        path=$PATH given=' '
         listed "$a_env"
         for word in $answer; do
-            [ "${word%%:*}" = PATH ] || continue
             fill "${word#*:}"
-            path=$answer
+            [ "${word%%:*}" != PATH ] || path=$answer
+            given+="${word%%:*}${answer:+=} "
         done
+        require_needed "$number"
         PATH=$path is_program / "${argv[0]}" ||
             die 4 "the agent '${argv[0]}' (task ${x_name[number]}) is not there" \
                 "install it, or put it on PATH"
@@ -3248,6 +3295,20 @@ agent_end() { # NUMBER
     fi
 }
 
+# Answers what the mapping of an agent says of an exit code, after a colon; empty when it says
+# nothing.
+meaning_of() { # CODE
+    local word
+    listed "$a_exit_codes"
+    set -- "$1" "$answer"
+    answer=''
+    for word in $2; do
+        [ "${word%%:*}" = "$1" ] || continue
+        fill "${word#*:}"
+        answer=": $answer"
+    done
+}
+
 # Worktree, setup, agent, changes, verify. Fails with the task's status. KNOWN is the record of an
 # earlier try; an agent that ended meanwhile is not started again.
 do_task() { # NUMBER FOLDER KNOWN
@@ -3303,7 +3364,11 @@ do_task() { # NUMBER FOLDER KNOWN
         fail_task timed-out "the agent timed out after $a_limit s${answer:+; its last line: $answer}"
         return
         ;;
-    failed) fail_task failed "the agent ended with exit code $r_code" || return ;;
+    failed)
+        meaning_of "$r_code"
+        fail_task failed "the agent ended with exit code $r_code$answer"
+        return
+        ;;
     esac
     ((!lost)) || fail_task failed "the folder of its records, $folder, was removed" || return
     r_status=running r_reason=''
@@ -3344,7 +3409,7 @@ exit "$code"
 
 # Runs a task's agent to its end. Sets `status` and r_code.
 run_agent() { # NUMBER FOLDER PROMPT LOG
-    local number=$1 folder=$2 log=$4 word stdin=/dev/null path=$PATH
+    local number=$1 folder=$2 log=$4 word stdin=/dev/null path=$PATH hidden=()
     job_event started agent - '{}'
     if [ -e "$folder/.agent-started" ]; then rm -f -- "$folder/.agent-started" "$folder/.agent-exit"; fi
     # Where no record stands yet, that the agent was started is seen from what it leaves itself.
@@ -3363,6 +3428,16 @@ run_agent() { # NUMBER FOLDER PROMPT LOG
         agent_words+=("${word%%:*}=$answer")
         [ "${word%%:*}" != PATH ] || path=$answer
     done
+    listed "$a_hide"
+    for word in $answer; do
+        case ,$a_env in
+        *",$word:"*) ;;
+        *)
+            ((${#hidden[@]})) || hidden=(env)
+            hidden+=(-u "$word")
+            ;;
+        esac
+    done
     agent_argv "$number" "$3" "$folder/prompt.md"
     if ! PATH=$path is_program "${x_worktree[number]}" "${argv[0]}"; then
         agent_words=()
@@ -3371,7 +3446,7 @@ run_agent() { # NUMBER FOLDER PROMPT LOG
     fi
     mark_log "$log"
     run_program "$a_ms" "$folder" "${x_worktree[number]}" "$stdin" "$log" \
-        sh -c "$agent_shell" "$folder" "$caller_umask" "${argv[@]}"
+        ${hidden[@]+"${hidden[@]}"} sh -c "$agent_shell" "$folder" "$caller_umask" "${argv[@]}"
     agent_words=()
     status=$outcome
     r_code=$code
@@ -3684,7 +3759,8 @@ judge() { # NUMBER FOLDER
     local changed=1 reason='' path listed_paths=''
     ((${#r_files[@]})) || [ "$r_head" != "${x_base[$1]}" ] || changed=0
     if ((!changed && !a_allow_no_change)); then
-        fail_task no-change "the agent ended with exit code 0 and changed nothing"
+        ((!a_zero_without_work)) || reason=" (it is known to, where it may not write)"
+        fail_task no-change "the agent ended with exit code 0 and changed nothing$reason"
         return
     fi
     if ((${#r_outside[@]})); then
