@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -182,12 +183,221 @@ def test_a_single_word_stands_for_a_list_of_one() -> None:
     assert mapping(ready="^>").ready.patterns == ("^>",)
 
 
-def test_the_bundled_mappings_are_valid() -> None:
-    folder = Path(harnesses.DEFAULT_MAPPING).parent
-    names = list(folder.glob("harness-*.json"))
-    assert Path(harnesses.DEFAULT_MAPPING) in names
-    for path in names:
-        harnesses.read_mapping(str(path))
+# --- The bundled mappings, and the schema ---------------------------------------------------
+
+EXAMPLES = Path(harnesses.DEFAULT_MAPPING).parent
+BUNDLED = sorted(path for path in EXAMPLES.glob("harness-*.json") if "template" not in path.name)
+SCHEMA: dict[str, Any] = json.loads(
+    (EXAMPLES.parent / "references" / "harness.schema.json").read_text("utf-8")
+)
+
+
+@functools.cache
+def validator() -> Any:
+    """What checks a mapping against the schema; raises when the schema itself is bad."""
+    import jsonschema
+
+    kind: Any = jsonschema.Draft202012Validator
+    kind.check_schema(SCHEMA)
+    return kind(SCHEMA)
+
+
+def paths_of(value: dict[str, Any]) -> list[str]:
+    """The dotted paths of a mapping, in its order."""
+    return [
+        path
+        for key, inner in value.items()
+        for path in ([f"{key}.{k}" for k in inner] if key in harnesses.SECTIONS else [key])
+    ]
+
+
+def test_the_bundled_mappings_are_there() -> None:
+    names = ["claude", "codex", "gemini", "kimi", "kimi-code", "opencode", "pi", "qwen"]
+    assert sorted(path.stem.removeprefix("harness-") for path in BUNDLED) == names
+
+
+@pytest.mark.parametrize("path", BUNDLED, ids=lambda path: path.stem)
+def test_a_bundled_mapping_has_every_path_and_says_where_it_was_seen(path: Path) -> None:
+    value = json.loads(path.read_text("utf-8"))
+    found = harnesses.read_mapping(str(path))
+    assert paths_of(value) == list(harnesses.FORM)
+    assert [error.json_path for error in validator().iter_errors(value)] == []
+    assert found.mapping == value
+    # It is found by its file's name, which begins with that of its program.
+    assert path.stem.startswith(f"harness-{found.executable}")
+    assert value["version"]["verified"]
+    assert value["version"]["on"]
+    assert {"version.verified", "noninteractive.args", "parallel.safe"} <= set(value["notes"])
+    # What lets an agent do everything unasked is never among the words of a call.
+    for word in value["approval"]["bypass_args"]:
+        assert word not in (*value["interactive"]["args"], *value["noninteractive"]["args"])
+        assert word.startswith("-") or word == "yolo"
+
+
+def test_the_template_says_of_every_path_what_belongs_there() -> None:
+    value = json.loads((EXAMPLES / "harness-template.json").read_text("utf-8"))
+    assert {**value, "notes": {}} == harnesses.blank()
+    assert list(value["notes"]) == [path for path in harnesses.FORM if path != "notes"]
+    parse_mapping({**value, "name": "x", "executable": "x"}, "test")
+
+
+def test_the_schema_knows_the_same_form() -> None:
+    properties = SCHEMA["properties"]
+    paths = paths_of({key: row.get("properties", {}) for key, row in properties.items()})
+    assert paths == list(harnesses.FORM)
+    assert list(SCHEMA["$defs"]["notes"]["properties"]) == paths[:-1]
+    assert tuple(SCHEMA["$defs"]["dialog"]["properties"]) == harnesses.DIALOG
+    assert SCHEMA["required"] == list(harnesses.REQUIRED)
+    modes = {
+        section: properties[section]["properties"]["prompt_mode"]["enum"]
+        for section in ("interactive", "noninteractive")
+    }
+    assert modes["interactive"] == [*harnesses.PROMPT_MODES, None]
+    assert modes["noninteractive"] == [*harnesses.RUN_PROMPT_MODES, None]
+    for path in paths:
+        section, _, key = path.partition(".")
+        row = properties[section]["properties"][key] if key else properties[section]
+        assert row["description"], path
+
+
+GOOD: dict[str, Any] = {
+    "name": "good_Name-1", "display_name": "\u0416 \n x", "executable": "/bin/x y",
+    "version.args": "-V",
+    "version.verified": "1", "version.on": "2026-12-31", "interactive.prompt_mode": "none",
+    "interactive.ready": ["^a{2,3}$", "title:(?:b|c)d*", "[*+]+(?:x)+"],
+    "interactive.dialogs": [
+        {"match": "a", "keys": ["Enter"]},
+        {"match": ["a", "b"], "ask": "x", "keys": None, "note": "n"},
+    ],
+    "interactive.submit_keys": ["C-m"], "interactive.leave_keys": [],
+    "noninteractive.prompt_mode": "stdin", "noninteractive.exit_codes": {"0": "a", "255": "b"},
+    "noninteractive.zero_without_work": False, "session.id_source": "log:id (a+)",
+    "environment.needs": ["A_1"], "environment.hide": "_b", "parallel.safe": True,
+    "cleanup.survivors": "x", "notes": {"interactive.ready": "", "name": "x"},
+}  # fmt: skip
+
+# Whatever stands at a path, it is refused with the path, or it is a mapping.
+HOSTILE: list[Any] = [
+    True, False, 0, -1, 1.5, 10**30, "", " ", "\n", "x" * 600, "\0", "a\0b", "\ud800",
+    "\udfff\ud800", "\x1b[2J",
+    "..", "../x", "/etc/passwd", "-x", "$(touch x)", "`touch x`", "{name}", "{", "}", "%s",
+    "(", "[", "*",
+    "(?P<a>x)(?P<a>y)", "x{99999999999}", ".*", "^", "a|", "(?:)", "(a+)+$", "(a|a)*b",
+    "(?:a*b?){2,}c",
+    "((a)+|b)+", "(?s:.*)*x", "title:", "title:(", "title:(a+)+", "log:", "log:x",
+    "log:(x)(y)", "log:(",
+    "log:(a+)+", "log:()", "log:((a))", "log:id (x)", "assigned", "paste", "stdin",
+    "2026-13-01", "2026-02-30", "2026-1-1",
+    [], [[]], [None], [1], [""], ["x", "\0"], ["("], ["AGENT_WORKER_ID"], ["PATH"], ["a b"],
+    ["A"], {},
+    {"": ""}, {"0": "x"}, {"00": "x"}, {"256": "x"}, {"-1": "x"}, {"1": ""}, {"1": 1},
+    {"1": "a\nb"}, {"\u0661": "x"},
+    {"interactive": "x"}, {"notes": "x"}, {"name": 1}, {"name": "\0"},
+    {"interactive.ready": "x"}, {"\ud800": "x"},
+    [{}], [{"match": "x"}], [{"match": "x", "keys": "Enter", "ask": "y"}],
+    [{"match": "x", "keys": []}],
+    [{"match": "", "keys": "y"}], [{"match": [], "ask": "y"}], [{"match": "(", "ask": "y"}],
+    [{"match": "x", "ask": " "}], [{"match": "x", "ask": "y", "note": 1}],
+    [{"match": "x", "keys": "\x1b"}],
+    [{"match": "x", "keys": "Enter", "colour": 1}], [{"keys": "Enter"}], ["x"],
+]  # fmt: skip
+# What the loader refuses and a schema cannot know.
+BEYOND_FORM = (
+    "a regular expression", "a pattern that repeats no repeat", "needs some text to match",
+    "a pattern with one group", "words that hold {session_id}", "a key by tmux's name",
+    "one printable line", "a pattern of at most",
+)  # fmt: skip
+
+
+def put(value: dict[str, Any], path: str, found: Any) -> dict[str, Any]:
+    """A copy of a mapping with something at a path."""
+    top, _, key = path.partition(".")
+    return {**value, top: {**(value.get(top) or {}), key: found} if key else found}
+
+
+def judged(value: Any) -> str:
+    """What the loader says of a value, empty when it takes it; the schema must say the same."""
+    said = ""
+    try:
+        parse_mapping(value, "test")
+    except SkillError as error:
+        said = error.message
+    assert len(said) < 1500
+    assert not said or said.isprintable(), "nothing of it reaches a terminal as it is"
+    wrong = [error.json_path for error in validator().iter_errors(value)]
+    if not said:
+        assert wrong == [], f"the schema alone refuses {value!r}"
+    elif not wrong:
+        assert any(words in said for words in BEYOND_FORM), f"the loader alone refuses: {said}"
+    return said
+
+
+def test_a_good_value_stands_at_every_path() -> None:
+    value: dict[str, Any] = {}
+    for path in harnesses.FORM:
+        value = put(value, path, GOOD.get(path, "x"))
+    assert judged(value) == ""
+    found = parse_mapping(value, "test")
+    assert found.dialogs[0] == harnesses.Dialog(Rules(("a",)), ("Enter",), "")
+    assert found.dialogs[1] == harnesses.Dialog(Rules(("a", "b")), (), "x")
+    assert (found.needs, found.hide, found.parallel) == (("A_1",), ("_b",), True)
+
+
+@pytest.mark.parametrize("path", harnesses.FORM)
+def test_whatever_stands_at_a_path_is_refused_with_it_or_taken(path: str) -> None:
+    good: dict[str, Any] = {"name": "x", "executable": "x"}
+    taken = 0
+    for found in HOSTILE:
+        said = judged(put(good, path, found))
+        assert not said or f"'test': {path}" in said or "session.new_args" in said, said
+        taken += not said
+    assert 0 < taken < len(HOSTILE)
+    # A section itself, and a key that nobody knows, beside it.
+    section = path.partition(".")[0]
+    if section != path:
+        others: list[Any] = [1, "x", [], True]
+        for found in others:
+            assert f"'test': {section} must be an object" in judged({**good, section: found})
+        for key in ("x", "", "\ud800", "a.b", "x" * 100_000, "\x1b[2J"):
+            assert f"'test': {section}." in judged({**good, section: {key: "x"}})
+
+
+ENDLESS = [
+    "(a+)+$", "(a*)*b", "(?:a|a)+", "(?:(a+)b?)*c", "((?:a|b))+", "(x\\)+y*)+", "([)]*)+",
+    "(?P<n>a+){3,}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", ENDLESS)
+def test_a_pattern_that_takes_for_ever_is_refused(pattern: str) -> None:
+    for rule in (pattern, f"title:{pattern}"):
+        with pytest.raises(SkillError, match="repeats no repeat"):
+            mapping(ready=rule)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(?:a+)?b", r"\(a+\)+", "[(a+)+]x", "(a)+", r"(?:\[x\])*y", "(ab){2}", "a+b+"]
+)
+def test_a_pattern_that_comes_to_its_end_is_taken(pattern: str) -> None:
+    assert mapping(ready=pattern).ready.patterns == (pattern,)
+
+
+def test_a_large_or_deep_mapping_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    deep = "[" * 400 + "]" * 400
+    for more in (
+        f'"notes": {{"name": {deep}}}',
+        f'"interactive": {{"args": {deep}}}',
+        f'"notes": {{"name": "{"x" * 1_000_000}"}}',
+        '"notes": {"name": "a", "name": "b"}',
+        '"interactive": {"dialogs": [{"match": "a", "match": "b"}]}',
+    ):
+        content = f'{{"name": "x", "executable": "x", {more}}}'
+        path.write_text(content)
+        with pytest.raises(SkillError) as caught:
+            harnesses.read_mapping(str(path))
+        assert caught.value.code == "invalid-mapping"
+        assert len(caught.value.message) < 1500
 
 
 @given(
@@ -230,6 +440,55 @@ def test_any_other_agent_gets_the_generic_rules(agent: str) -> None:
     assert found.executable == agent
     assert found.prompt_mode == "paste"
     assert found.ready.patterns == found.busy.patterns == found.waiting.patterns == ()
+
+
+@pytest.mark.parametrize("name", ["template", "code", "*", "kimi-code", "../examples/harness-kimi"])
+def test_a_name_that_is_no_program_of_an_example_gets_the_generic_rules(name: str) -> None:
+    assert load_harness(None, name).busy.patterns == ()
+
+
+@pytest.mark.parametrize(
+    ("printed", "name"),
+    [
+        ("echo kimi, version 1.51.0", "kimi"),
+        ("echo 2.1.0", "kimi-code"),
+        ("echo v2.99", "kimi-code"),
+        ("echo 3.0.0", "kimi"),
+        ("echo nothing", "kimi"),
+        ("echo 2.1.0; exit 1", "kimi"),
+        ("echo 2.1.0 >&2", "kimi"),
+        ("exit 0", "kimi"),
+    ],
+)
+def test_two_programs_of_one_name_are_told_apart_by_version(
+    printed: str, name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "kimi"
+    path.write_text(f'#!/bin/sh\n[ "$*" = --version ] || exit 9\n{printed}\n')
+    path.chmod(0o755)
+    found = load_harness(None, str(path))
+    assert (found.name, found.executable) == (name, str(path))
+
+
+def test_no_program_is_asked_where_one_mapping_is_all_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    read: list[str] = []
+    real = harnesses.read_mapping
+
+    def note(path: str) -> Harness:
+        read.append(os.path.basename(path))
+        return real(path)
+
+    def ask(argv: list[str], **_: Any) -> None:
+        asked.append(argv[0])
+
+    monkeypatch.setattr(harnesses, "run", ask)
+    monkeypatch.setattr(harnesses, "read_mapping", note)
+    for agent in ("codex", "pi", "/opt/qwen", "unknown"):
+        load_harness(None, agent)
+    assert (asked, read) == ([], ["harness-codex.json", "harness-pi.json", "harness-qwen.json"])
 
 
 def test_a_mapping_file_wins_over_the_example(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ SKILL_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__f
 SAMPLE = "kimi"
 DEFAULT_MAPPING = os.path.join(SKILL_ROOT, "examples", f"harness-{SAMPLE}.json")
 
+TEMPLATE = "harness-template.json"
 PROMPT_MODES = ("argument", "paste", "file", "none")
 RUN_PROMPT_MODES = ("argument", "stdin", "file", "none")
 # What may stand in braces in a mapping's arguments. A run takes up no conversation.
@@ -271,7 +272,7 @@ def example_for(agent_cli: str) -> Harness | None:
     folder, wanted = os.path.dirname(DEFAULT_MAPPING), os.path.basename(agent_cli)
     first = f"harness-{wanted}.json"
     entries = os.listdir(folder) if os.path.isdir(folder) else []
-    if first not in entries:
+    if first not in entries or first == TEMPLATE:
         return None
     others = sorted(
         name for name in entries if name.startswith(f"harness-{wanted}-") and name.endswith(".json")
@@ -366,18 +367,6 @@ def value_at(mapping: dict[str, Any], path: str) -> Any:
     top, _, key = path.partition(".")
     found: Any = mapping.get(top)
     return found.get(key) if key and isinstance(found, dict) else None if key else found  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-
-
-def require_known(mapping: dict[str, Any], path: str, what: str) -> Any:
-    """What stands at a path. Raises SkillError `unknown-in-mapping` (exit 2) when nothing does."""
-    found = value_at(mapping, path)
-    if found is None:
-        raise usage(
-            "unknown-in-mapping",
-            f"the mapping {shown(mapping.get('name'))} does not say {path}, which {what} needs",
-            "find it out with the installed program, and write it into the mapping",
-        )
-    return found
 
 
 def parse_mapping(value: Any, source: str, *, recorded: bool = False) -> Harness:
