@@ -475,9 +475,9 @@ def test_no_program_is_asked_where_one_mapping_is_all_there_is(
 ) -> None:
     asked: list[str] = []
     read: list[str] = []
-    real = harnesses.read_mapping
+    real = harnesses.read_value
 
-    def note(path: str) -> Harness:
+    def note(path: str) -> Any:
         read.append(os.path.basename(path))
         return real(path)
 
@@ -485,7 +485,7 @@ def test_no_program_is_asked_where_one_mapping_is_all_there_is(
         asked.append(argv[0])
 
     monkeypatch.setattr(harnesses, "run", ask)
-    monkeypatch.setattr(harnesses, "read_mapping", note)
+    monkeypatch.setattr(harnesses, "read_value", note)
     for agent in ("codex", "pi", "/opt/qwen", "unknown"):
         load_harness(None, agent)
     assert (asked, read) == ([], ["harness-codex.json", "harness-pi.json", "harness-qwen.json"])

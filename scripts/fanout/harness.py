@@ -38,9 +38,7 @@ ARGUMENT_LIMIT = 131_071
 SIZE_LIMIT = 1_000_000
 PATTERN_LIMIT = 500
 KEY_LIMIT = 100
-DATE = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
 SESSION_ID = r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,199}"
-EXIT_CODE = r"0|[1-9][0-9]{0,2}"
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 # The pieces of a pattern that matter for `repeats_a_repeat`: what is escaped or in brackets is one.
 PIECE = r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]|(?P<repeat>[*+]|\{\d*,?\d*\})|."
@@ -277,38 +275,50 @@ def example_for(agent_cli: str) -> Harness | None:
     others = sorted(
         name for name in entries if name.startswith(f"harness-{wanted}-") and name.endswith(".json")
     )
-    found = [read_mapping(os.path.join(folder, name)) for name in (first, *others)]
-    same = [one for one in found if os.path.basename(one.executable) == wanted]
-    if len(same) < 2:
-        return same[0] if same else None
-    version = installed_version(same[0], agent_cli)
-    fits = [one for one in same if version and verified_major(one) == version]
-    return fits[0] if fits else same[0]
+    paths = [os.path.join(folder, name) for name in (first, *others)]
+    values = {path: read_value(path) for path in paths}
+    same = [path for path in paths if program_of(values[path]) == wanted]
+    if not same:
+        return None
+    usual = parse_mapping(values[same[0]], same[0])
+    version = installed_version(usual, agent_cli) if len(same) > 1 else ""
+    fits = [path for path in same if version and verified_major(values[path]) == version]
+    if not fits or fits[0] == same[0]:
+        return usual
+    return parse_mapping(values[fits[0]], fits[0])
+
+
+def program_of(value: Any) -> str:
+    """The base name of a mapping's program, as far as the value is a mapping."""
+    return os.path.basename(str(value.get("executable"))) if isinstance(value, dict) else ""  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
 
 
 def installed_version(harness: Harness, agent_cli: str) -> str:
     """The major version that a program says it has; empty when it says none."""
     program = find_program(agent_cli)
-    args = checked_list(
-        value_at(harness.mapping, "version.args") or [], "version.args", "words", recorded=True
-    )
-    if program is None or not args:
+    asked: Any = value_at(harness.mapping, "version.args") or []
+    if program is None or not asked:
         return ""
     try:
-        done = run([program, *args], timeout=VERSION_WAIT)
+        done = run([program, *([asked] if isinstance(asked, str) else asked)], timeout=VERSION_WAIT)
     except SkillError:
         return ""
     number = re.search(r"(\d+)\.\d+", done.text)
     return number[1] if done.code == 0 and number else ""
 
 
-def verified_major(harness: Harness) -> str:
+def verified_major(value: Any) -> str:
     """The major version that a mapping was verified with."""
-    return str(value_at(harness.mapping, "version.verified") or "").partition(".")[0]
+    return str(value_at(value, "version.verified") or "").partition(".")[0]
 
 
 def read_mapping(path: str) -> Harness:
     """Read a mapping file. Raises SkillError `invalid-mapping` (exit 2) with the JSON path."""
+    return parse_mapping(read_value(path), path)
+
+
+def read_value(path: str) -> Any:
+    """What a mapping file holds, not looked at yet. Raises SkillError `invalid-mapping`."""
     try:
         with open(path, "rb") as file:
             content = file.read(SIZE_LIMIT + 1)
@@ -317,12 +327,11 @@ def read_mapping(path: str) -> Harness:
     if len(content) > SIZE_LIMIT:
         raise usage("invalid-mapping", f"the mapping {path!r} is larger than {SIZE_LIMIT} bytes")
     try:
-        value = json.loads(content.decode("utf-8"), object_pairs_hook=distinct)
+        return json.loads(content.decode("utf-8"), object_pairs_hook=distinct)
     except (ValueError, RecursionError) as error:
         raise usage(
             "invalid-mapping", f"the mapping {path!r} is not valid JSON: {error}"
         ) from error
-    return parse_mapping(value, path)
 
 
 def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -465,7 +474,7 @@ def checked_text(value: Any, where: str, kind: str, *, recorded: bool) -> str:
         raise UnfitError(where, "a name: 1 to 64 letters, digits, '-' and '_'")
     if kind == "program" and not value:
         raise UnfitError(where, "a non-empty string")
-    if kind == "date" and re.fullmatch(DATE, value) is None:
+    if kind == "date" and not is_date(value):
         raise UnfitError(where, "a date such as 2026-01-31")
     if kind == "id source" and value != ASSIGNED:
         if not value.startswith(LOG):
@@ -506,7 +515,7 @@ def checked_codes(value: Any, where: str) -> dict[str, str]:
     codes = members(value, where)
     for code, meaning in codes.items():
         place = f"{where}[{shown(code)}]"
-        if re.fullmatch(EXIT_CODE, code) is None or int(code) > 255:
+        if not is_exit_code(code):
             raise UnfitError(place, "an exit code from 0 to 255 as a string")
         if not is_text(meaning) or not meaning.isprintable() or not 0 < len(meaning) <= 200:
             raise UnfitError(place, "one printable line of at most 200 characters")
@@ -548,6 +557,20 @@ def checked_notes(value: Any, where: str) -> dict[str, str]:
         if not is_text(note):
             raise UnfitError(place, "a text")
     return notes
+
+
+def is_date(text: str) -> bool:
+    """Whether a text has the form of a day; a pattern would have to be compiled at each start."""
+    year, month, day = text[:4], text[5:7], text[8:]
+    digits = year + month + day
+    whole = len(digits) == 8 and len(text) == 10 and text[4] == text[7] == "-"
+    known = digits.isascii() and digits.isdigit()
+    return whole and known and "01" <= month <= "12" and "01" <= day <= "31"
+
+
+def is_exit_code(text: str) -> bool:
+    """Whether a text is a number from 0 to 255 in its only form."""
+    return text.isascii() and text.isdigit() and len(text) < 4 and str(min(int(text), 255)) == text
 
 
 def require_pattern(pattern: str, where: str) -> None:
