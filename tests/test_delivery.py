@@ -723,3 +723,19 @@ def test_an_excerpt_is_bounded_and_plain() -> None:
     rows = excerpt.split("\n")
     assert len(rows) == 15
     assert all(len(row) == 200 and row.startswith("redx") for row in rows)
+
+
+@pytest.mark.parametrize("rules", [{}, {"idle": "^ok$"}, {"ready": "^> "}])
+def test_a_dialog_of_the_start_that_comes_late_proves_nothing(
+    agent: Agent, target: Target, rules: dict[str, str]
+) -> None:
+    """Some programs show their input line for a moment before they ask."""
+
+    def ask() -> None:
+        agent.dialog = "Trust this folder?"
+
+    agent.on_submit = ask
+    dialogs = [{"match": "^Trust this folder", "ask": "trust in it"}]
+    harness = mapping(dialogs=dialogs, **{**rules, "ready": "^ok$"})
+    outcome = deliver(target._replace(harness=harness))
+    assert (outcome.delivered, outcome.dialog, outcome.typed) == (False, "trust in it", True)

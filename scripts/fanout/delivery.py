@@ -319,6 +319,12 @@ def press_enter(
                 return Outcome(True, "event", None, look.text, typed=True)
             if look.pane is None or look.pane.dead:
                 return Outcome(False, "", None, look.text, ended=True, typed=True)
+            live = live_part(harness, look.text)[1]
+            known = known_dialog(harness, live, look.pane.title, target.said)
+            if known is not None:
+                # A question of the start, drawn over an input line that was shown too early: what
+                # changed on the screen is no sign that the prompt was taken (codex).
+                return Outcome(False, "", known[1], look.text, typed=True)
             if not was_busy and harness.busy.match(look.text, look.pane.title) is not None:
                 return Outcome(True, "busy", None, look.text, typed=True)
             if was_idle and harness.idle.match(look.text, look.pane.title) is None:
