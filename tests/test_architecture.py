@@ -14,7 +14,7 @@ from world import SCRIPTS
 ROOMS = SCRIPTS / "fanout"
 # A room imports rooms of lower rows alone, so there can be no cycle. The rooms of cli/ stand above.
 LAYERS = [
-    {"errors", "fields", "keeping"},
+    {"edition", "errors", "fields", "keeping"},
     {"outline", "output", "process", "startup", "templates"},
     {"book", "git", "proctree", "records"},
     {"harness"},

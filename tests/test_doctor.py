@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fanout.edition import EXECUTABLE
 from inside import Call, call, refusal
 from world import SAMPLE_AGENT, World
 
@@ -65,7 +66,7 @@ def test_a_missing_agent_is_exit_4_and_named(world: World, call: Call) -> None:
 
 
 def test_without_options_it_looks_for_the_sample_mapping(world: World, call: Call) -> None:
-    assert "'kimi'" in rows(call("doctor").data)["harness"][1]
+    assert f"'{EXECUTABLE}'" in rows(call("doctor").data)["harness"][1]
 
 
 @pytest.mark.parametrize("name", ["git", "tmux", "bash"])

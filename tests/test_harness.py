@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fanout import edition
 from fanout import harness as harnesses
 from fanout.errors import ExitCode, SkillError
 from fanout.harness import Harness, Rules, agent_argv, dialog_on_screen, load_harness, parse_mapping
@@ -422,9 +423,9 @@ def test_any_json_is_a_mapping_or_a_usage_error(value: Any) -> None:
 # --- Which mapping --------------------------------------------------------------------------
 
 
-def test_without_options_the_sample_mapping_is_taken() -> None:
-    assert load_harness(None, None).name == "kimi"
-    assert load_harness(None, None).executable == "kimi"
+def test_without_options_the_default_mapping_is_taken() -> None:
+    assert load_harness(None, None).name == edition.AGENT
+    assert load_harness(None, None).executable == edition.EXECUTABLE
 
 
 def test_an_agent_with_the_base_name_of_an_example_gets_its_mapping() -> None:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fanout.edition import EXECUTABLE
 from world import FAKE_AGENT, SAMPLE_AGENT, World, wait_for
 
 START, END = b"\x1b[200~", b"\x1b[201~"
@@ -435,7 +436,8 @@ def test_an_agent_is_found_by_the_base_name_of_an_example(world: World) -> None:
     call = ["spawn", "w1", "--prompt", "x", "--agent-args", "question", "--no-contract"]
     plan = world.ok(*call, "--agent-cli", str(world.root / "bin" / "kimi"), "--dry-run")
     assert plan["worker"]["executable"] == str(world.root / "bin" / "kimi")
-    assert world.ok(*call, "--dry-run")["worker"]["executable"].endswith("/bin/kimi")
+    shutil.copy(FAKE_AGENT, world.root / "bin" / EXECUTABLE)
+    assert world.ok(*call, "--dry-run")["worker"]["executable"].endswith(f"/bin/{EXECUTABLE}")
     question = write_agent(
         world, "kimi", "#!/bin/sh\nprintf '%s\\n' '→ [1] Approve once' '  [2] Reject'\nsleep 600\n"
     )

@@ -160,8 +160,12 @@ def become(wanted: list[Any], files: list[int]) -> NoReturn:
             sys.argv = [command, *arguments]
             run_runner(Path(command))
         else:
+            from fanout.edition import HELPER
+
             sys.argv = [str(SCRIPTS / f"{command}.py"), *arguments]
-            code = importlib.import_module(f"fanout.cli.{command}").main(arguments)
+            # The script for workers has another name in each edition of the package.
+            room = "agent_workers" if f"{command}.py" == HELPER else command
+            code = importlib.import_module(f"fanout.cli.{room}").main(arguments)
     except SystemExit as left:
         code = int(left.code or 0)
     except BaseException:  # noqa: BLE001 - as Python itself would end

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
+from fanout.edition import HELPER
 from fanout.errors import SkillError
 from fanout.workers import quote
 
 TEMPLATE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "contract.txt")
-ENTRY = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "agent_workers.py"
-)
+ENTRY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), HELPER)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 
+from fanout.edition import AGENT
 from fanout.errors import SkillError, missing, usage
 from fanout.fields import NamedTuple
 from fanout.process import find_program, run
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeGuard
 
 SKILL_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SAMPLE = "kimi"
-DEFAULT_MAPPING = os.path.join(SKILL_ROOT, "examples", f"harness-{SAMPLE}.json")
+DEFAULT_MAPPING = os.path.join(SKILL_ROOT, "examples", f"harness-{AGENT}.json")
 
 TEMPLATE = "harness-template.json"
 PROMPT_MODES = ("argument", "paste", "file", "none")
@@ -245,13 +245,13 @@ def load_harness(mapping_file: str | None, agent_cli: str | None) -> Harness:
     """The harness that the options name.
 
     A mapping file wins; else an example whose executable has the base name of `agent_cli`; else
-    a generic one. Without both it is the sample mapping, Kimi CLI.
+    a generic one. Without both it is the default mapping.
     """
     if mapping_file is not None:
         harness = read_mapping(mapping_file)
         return harness if agent_cli is None else harness._replace(executable=agent_cli)
     if agent_cli is None:
-        return example_for(SAMPLE) or read_mapping(DEFAULT_MAPPING)
+        return example_for(AGENT) or read_mapping(DEFAULT_MAPPING)
     found = example_for(agent_cli)
     if found is not None:
         return found._replace(executable=agent_cli)

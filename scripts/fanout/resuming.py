@@ -6,6 +6,7 @@ import os
 
 from fanout import delivery, git, harness, jobs, proctree, records, starting, steering
 from fanout import workers as life
+from fanout.edition import HELPER
 from fanout.errors import SkillError, refused
 from fanout.fields import NamedTuple
 from fanout.output import next_action, plain_text
@@ -83,7 +84,7 @@ def require_ended(common_dir: str, worker: Worker, state: life.State) -> None:
         )
         if sending is not None:
             # A killed resume: the prompt is kept, and `send` knows whether it was typed.
-            words = ["agent_workers.py", "send", worker.name, "--prompt-file"]
+            words = [HELPER, "send", worker.name, "--prompt-file"]
             path = jobs.prompt_file(common_dir, worker.name, sending.prompt)
             command = " ".join(map(life.quote, [*words, path]))
             error.hint = f"its prompt is still on the way; finish that: {command}"
@@ -108,7 +109,7 @@ def require_ended(common_dir: str, worker: Worker, state: life.State) -> None:
         raise refused(
             "still-running",
             f"processes of the agent of {worker.name!r} are still alive: {listed}",
-            f"end them first: agent_workers.py stop {worker.name}",
+            f"end them first: {HELPER} stop {worker.name}",
         )
 
 

@@ -22,6 +22,7 @@ from fanout import (
     worktrees,
 )
 from fanout import workers as life
+from fanout.edition import HELPER
 from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
 from fanout.harness import Harness
@@ -274,7 +275,7 @@ def require_free_name(repo: git.Repository, wanted: str) -> None:
             raise refused(
                 "worker-exists",
                 f"there is already a worker {name!r}",
-                f"choose another name, or end it: agent_workers.py cleanup {name}",
+                f"choose another name, or end it: {HELPER} cleanup {name}",
             )
 
 

@@ -10,6 +10,7 @@ import time
 from fanout import delivery, git, proctree, records, worktrees
 from fanout import workers as life
 from fanout.copies import is_our_copy
+from fanout.edition import HELPER
 from fanout.errors import SkillError
 from fanout.output import say
 from fanout.tmux import Pane, Server
@@ -127,7 +128,7 @@ def undo(repo: git.Repository, worker: Worker) -> str | None:
         life.save(common, worker._replace(phase="live"))
         return (
             f"{worker.worktree!r} has changed meanwhile and was kept, with the worker's record; "
-            f"see: agent_workers.py status {worker.name}"
+            f"see: {HELPER} status {worker.name}"
         )
     drop_entry(common, worker)
     worktrees.remove_empty(parents)

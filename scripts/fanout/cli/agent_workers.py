@@ -6,9 +6,10 @@ import argparse
 import os
 
 from fanout.cli.common import Frame, Parser, glue_values, run_command, seconds
+from fanout.edition import AGENT_ARGS, EXECUTABLE, HELPER, SESSION_PREFIX
 from fanout.output import Answer
 
-PROG = "agent_workers.py"
+PROG = HELPER
 # Each verb's purpose and an example.
 VERBS = {
     "spawn": (
@@ -30,7 +31,10 @@ VERBS = {
         'resume docs --prompt "Go on with the second module"',
     ),
     "cleanup": ("remove workers whose work is safe elsewhere", "cleanup docs --branch-delete"),
-    "doctor": ("check that everything is there; changes nothing", "doctor --agent-cli codex"),
+    "doctor": (
+        "check that everything is there; changes nothing",
+        f"doctor --agent-cli {EXECUTABLE}",
+    ),
     "event": ("report from inside a worker's worktree", "event completed --message 'tests pass'"),
 }
 # The values of these options are free text: `--agent-args "--yolo"`, `--prompt "--help"`.
@@ -71,14 +75,14 @@ OTHERS = frozenset(
 LINES = 100
 LINE_LIMIT = 20_000
 
-EXAMPLES = """examples:
-  agent_workers.py spawn api-tests --base main --prompt-file /tmp/api-tests.prompt \\
-      --agent-cli kimi --agent-args "--yolo"
-  agent_workers.py status
-  agent_workers.py capture api-tests --lines 120
-  agent_workers.py send api-tests --prompt-file /tmp/api-tests-followup.prompt
-  agent_workers.py stop api-tests
-  agent_workers.py cleanup api-tests --branch-delete
+EXAMPLES = f"""examples:
+  {PROG} spawn api-tests --base main --prompt-file /tmp/api-tests.prompt \\
+      --agent-cli {EXECUTABLE} --agent-args "{AGENT_ARGS}"
+  {PROG} status
+  {PROG} capture api-tests --lines 120
+  {PROG} send api-tests --prompt-file /tmp/api-tests-followup.prompt
+  {PROG} stop api-tests
+  {PROG} cleanup api-tests --branch-delete
 
 """
 
@@ -135,7 +139,9 @@ def add_harness_options(parser: Parser) -> None:
     """Which agent CLI."""
     parser.add_argument("--harness", metavar="MAPPING", help="a harness mapping (JSON file)")
     parser.add_argument(
-        "--agent-cli", metavar="EXE", help="the agent program (default: the sample mapping, kimi)"
+        "--agent-cli",
+        metavar="EXE",
+        help=f"the agent program (default: the sample mapping, {EXECUTABLE})",
     )
 
 
@@ -205,7 +211,7 @@ def add_spawn(parser: Parser) -> None:
     )
     parser.add_argument(
         "--session-prefix",
-        default="agent-worker-",
+        default=SESSION_PREFIX,
         metavar="P",
         help="the tmux session is P + NAME",
     )

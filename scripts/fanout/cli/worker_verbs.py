@@ -9,6 +9,7 @@ import sys
 import time
 
 from fanout.cli.common import command_line, read_prompt, warn
+from fanout.edition import HELPER
 from fanout.errors import ExitCode, SkillError, refused, usage, worst
 from fanout.output import Answer, next_action, plain_text, reader_gone, shorten, write_out
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from fanout.workers import Worker
     from fanout.worktrees import Status
 
-PROG = "agent_workers.py"
+PROG = HELPER
 
 
 def own_command(repo: Repository, *words: str) -> str:
