@@ -16,10 +16,10 @@ ROOMS = SCRIPTS / "fanout"
 LAYERS = [
     {"edition", "errors", "fields", "keeping"},
     {"outline", "output", "process", "startup", "templates"},
-    {"book", "git", "proctree", "records"},
+    {"book", "git", "proctree", "reading_help", "records"},
     {"harness"},
     {"bash_data", "plan", "tmux", "worktrees"},
-    {"conventions", "doctor", "integrations", "publishing", "rendering"},
+    {"conventions", "doctor", "integrations", "probing", "publishing", "rendering"},
     {"workers"},
     {"contract", "copies", "delivery", "flagging", "jobs"},
     {"candidates", "starting", "steering", "takeback"},
