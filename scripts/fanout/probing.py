@@ -82,6 +82,8 @@ DEFAULT = r"[\[(]default:? \"?([\w-]+)\"?[\])]|\bdefault (\([^()]{1,60}\))"
 TITLE = (
     r"\s*(?:Welcome to |The )?([A-Z][\w.]*(?: [A-Z][\w.]*){1,3})(?:\s+[-\u2013\u2014:]\s|[,.]|$)"
 )
+# An option, or a comment in an example that does not say what is started.
+NO_SENTENCE = r"-|#(?! ?(?:Start|Run|Launch|Open)\b)"
 LOGIN_COMMANDS = ("auth", "login", "account", "providers", "credentials")
 LOGIN_TEXT = r"(?i)\bauth|log(?:ged)?[ -]?in|signed in|credential"
 HELP_WORDS = frozenset(["--help", "-h"])
@@ -511,7 +513,7 @@ class Drafting:
         prompt = prompt_argument(found)
         alone = prompt is not None and re.search(ALONE_BY_DEFAULT, prompt.text) is not None
         if option is None and (prompt is None or alone):
-            option = prompt_option(found, None)
+            option = prompt_option(found)
             if option is not None and re.search("(?i)" + ALONE, option.text):
                 option = None
         if option is not None:
@@ -527,7 +529,7 @@ class Drafting:
         listed = {entry.line for entry in self.top.commands}
         for line in self.top.lines:
             words = re.sub(r"\s+", " ", line).strip()
-            if words in listed or words in described or words.startswith(("-", "#")):
+            if words in listed or words in described or re.match(NO_SENTENCE, words):
                 continue
             if "--help" in words:
                 continue
@@ -844,7 +846,7 @@ class Checking:
                     self.unseen.append((path, f"{flag} stands behind a help that cannot be read"))
                 else:
                     self.gone.append((path, flag))
-            elif not any(takes(place, flag, value) for place in known):
+            elif not any(mentions(p, flag) and takes(p, flag, value) for p in known):
                 self.gone.append((path, f"{flag} {value}"))
 
     def command_help(
@@ -854,22 +856,24 @@ class Checking:
 
         Only what a help lists is run: a word of the mapping's alone could start anything.
         """
-        lost: str | None = None
+        missed: str | None = None
+        unread = False
         for start in dict.fromkeys(starts):
             place, path, lost = self.helps.get(start), start, None
             if place is not None and any(" ".join(command) in names_of(e) for e in place.commands):
                 return self.read((*start, *command)), None
             for word in command:
-                if place is None:
-                    break
-                if not any(word in names_of(entry) for entry in place.commands):
+                if place is None or not any(word in names_of(entry) for entry in place.commands):
                     lost = word
                     break
                 path = (*path, word)
                 place = self.read(path)
             if lost is None:
                 return place, None
-        return None, lost
+            # What is below a help that cannot be read may be there.
+            unread = unread or (place is None and path != start)
+            missed = missed or (lost if place is not None else None)
+        return None, None if unread else missed
 
     def read(self, path: tuple[str, ...]) -> Help | None:
         """The help of a sub-command whose words the helps above it list."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 LINE_LIMIT = 2_000
 LINES_LIMIT = 5_000
 TEXT_LIMIT = 2_000
+# More than any program has; some questions are asked of each entry for each other one.
+ENTRIES_LIMIT = 600
 
 # Frames of boxes; their corners and rulers make a heading of what stands between them.
 FRAME = r"[\u2500-\u257f]"
@@ -56,8 +58,8 @@ KINDS = (
     ("exit codes", r"exit (code|status)"),
     ("commands", r"\b(sub-?)?commands?\b|\btopics?\b"),
     ("arguments", r"\bargument|\bpositional|\bparameters?$"),
-    ("usage", r"^usage"),
-    ("options", r"\boption|\bflag|\bswitch"),
+    ("usage", r"^usage(?! of)"),
+    ("options", r"\boption|\bflag|\bswitch|^usage of"),
 )
 # What stands for other things in a usage line, not for an argument of the user's.
 NOT_ARGUMENTS = frozenset(
@@ -134,6 +136,9 @@ def plain_lines(text: str) -> list[str]:
     lines: list[str] = []
     for row in rows[:LINES_LIMIT]:
         line = row[:LINE_LIMIT].expandtabs(8).rstrip()
+        if not line.isprintable():
+            # Other spaces are spaces; what turns the direction of a text is not shown to anybody.
+            line = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in line)
         if re.search(FRAME, line) is not None:
             heading = re.match(HEADING_FRAME, line) is not None
             line = re.sub(FRAME, " ", line).rstrip()
@@ -177,7 +182,7 @@ class Reader:
         elif self.is_heading(words, indent):
             self.leave(kind_of(words))
             self.in_usage = self.kind == "usage"
-        elif self.in_usage and (indent or self.kind == "usage"):
+        elif self.in_usage and (indent or self.kind == "usage") and not self.has_text(words):
             self.add_usage(words)
         elif self.kind != "examples" and not self.add_entry(line, words, indent):
             self.indent = -1
@@ -202,7 +207,11 @@ class Reader:
 
     def is_option(self, words: str) -> bool:
         """Whether a line begins with the name of an option."""
-        return words.startswith("-") and re.match(NAME + r"(?=[\s,=|/\[]|$)", words) is not None
+        return words.startswith("-") and re.match(NAME + r"(?=[\s,=|/\[:]|$)", words) is not None
+
+    def has_text(self, words: str) -> bool:
+        """Whether a line is an option with its text and not a usage that goes on."""
+        return self.is_option(words) and re.search(r"\S\s{2,}\S", words) is not None
 
     def is_heading(self, words: str, indent: int) -> bool:
         """Whether a line stands above a part of the help."""
@@ -277,11 +286,12 @@ class Reader:
         while self.above and self.above[-1][0] >= indent:
             self.above.pop()
         path = self.above[-1][1] + " " if self.above else ""
-        done = self.begin_match("commands", found, line, indent)
-        entry = self.found[-1][1]
+        entry = {"name": found["name"], "text": found["text"], "takes": found["args"] or ""}
         entry["path"] = path
+        length = len(line) - indent - len(found["text"]) if found["text"] else 0
+        self.begin("commands", entry, line, indent, length)
         self.above.append((indent, path + re.split(r"\s?[|/,]", entry["name"])[0]))
-        return done
+        return True
 
     def begin_match(self, kind: str, found: re.Match[str] | None, line: str, indent: int) -> bool:
         """Begin an entry from a match; whether there was one."""
@@ -296,6 +306,9 @@ class Reader:
 
     def begin(self, kind: str, entry: dict[str, Any], line: str, indent: int, length: int) -> None:
         """Begin an entry whose text stands `length` columns after its beginning (0: no text)."""
+        if len(self.found) >= ENTRIES_LIMIT:
+            self.indent = -1
+            return
         entry["line"] = re.sub(r"\s+", " ", line).strip()
         self.found.append((kind, entry))
         self.indent = indent
@@ -679,10 +692,10 @@ def prompt_argument(found: Help) -> Entry | None:
     return None
 
 
-def prompt_option(found: Help, but: Option | None) -> Option | None:
+def prompt_option(found: Help) -> Option | None:
     """The option whose value is the prompt, or None."""
     for option in found.options:
-        if option == but or not option.value or not option.words & PROMPT_NAMES:
+        if not option.value or not option.words & PROMPT_NAMES:
             continue
         about = re.sub(r"(?i)default: prompt interactively", "", option.text)
         other = re.search(NO_PROMPT, f"{option.name} {about}") or re.search(OLD, about)
@@ -814,7 +827,7 @@ def switch_way(command: tuple[str, ...], found: Help, option: Option, score: int
     """The way by an option without a value: where the prompt goes beside it."""
     args = [*command, option.name]
     prompt = prompt_argument(found)
-    other = prompt_option(found, option)
+    other = prompt_option(found)
     evidence: list[tuple[Option | Entry, tuple[str, ...]]] = [(option, command)]
     if prompt is not None:
         evidence.append((prompt, command))
