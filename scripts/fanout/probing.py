@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 MARK = "AGENT_WORKERS_PROBE"
 # Seconds that one look may take: Python and node programs take some on a busy machine.
-LOOK_WAIT = 60.0
+LOOK_WAIT = 90.0
 PAGE_LIMIT = 400_000
 WIDTH = 3
 END_GRACE = 1.0
