@@ -747,7 +747,7 @@ def check(mapping: dict[str, Any], *, deadline: float) -> Fit:
             checking.compare(path, words_at(mapping, path), words_at(mapping, base_of(path)))
         new = new_flags(mapping, top)
         lines = version_lines(prober.shown, found, verified)
-        lines += [f"{path}: {flag!r} is no longer in the help" for path, flag in checking.gone]
+        lines += [f"{path}: {flag!r} is not in the help" for path, flag in checking.gone]
         lines += [f"{path}: {why}" for path, why in checking.unseen]
         if new is None:
             lines.append(
