@@ -15,11 +15,11 @@ ROOMS = SCRIPTS / "fanout"
 # A room imports rooms of lower rows alone, so there can be no cycle. The rooms of cli/ stand above.
 LAYERS = [
     {"edition", "errors", "fields", "keeping"},
-    {"outline", "output", "process", "startup", "templates"},
+    {"frontmatter", "outline", "output", "process", "startup", "templates"},
     {"book", "git", "proctree", "reading_help", "records"},
     {"harness"},
     {"bash_data", "plan", "tmux", "worktrees"},
-    {"conventions", "doctor", "integrations", "probing", "publishing", "rendering"},
+    {"conventions", "converting", "doctor", "integrations", "probing", "publishing", "rendering"},
     {"workers"},
     {"contract", "copies", "delivery", "flagging", "jobs"},
     {"candidates", "starting", "steering", "takeback"},
