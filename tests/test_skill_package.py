@@ -22,7 +22,8 @@ def package_files() -> list[Path]:
     if listed.returncode == 0:
         names = [Path(name) for name in listed.stdout.decode().split("\0") if name]
         return sorted(name for name in names if (ROOT / name).exists())
-    skipped = {"__pycache__", ".venv", ".tools", ".git"}
+    skipped = {"__pycache__", ".venv", ".tools", ".git", ".hypothesis", ".pytest_cache"}
+    skipped |= {".ruff_cache", ".worker-runs"}
     found = (path.relative_to(ROOT) for path in ROOT.rglob("*") if not path.is_dir())
     return sorted(path for path in found if not skipped & set(path.parts))
 
