@@ -50,8 +50,16 @@ def test_there_are_no_symlinks() -> None:
     assert [path for path in FILES if (ROOT / path).is_symlink()] == []
 
 
-def test_there_are_fewer_than_a_hundred_files_outside_of_tests() -> None:
-    assert 20 < len([path for path in FILES if path.parts[0] != "tests"]) < 100
+# What only development needs; a skill that is installed works without it.
+DEVELOPMENT = {
+    "tests", "tools", ".ci", ".gitattributes", ".gitignore", "Makefile", "pyproject.toml",
+    "uv.lock",
+}  # fmt: skip
+
+
+def test_the_skill_has_fewer_than_a_hundred_files() -> None:
+    """Scanners of skills suspect larger ones."""
+    assert 20 < len([path for path in FILES if path.parts[0] not in DEVELOPMENT]) < 100
 
 
 def test_no_module_hides_one_of_the_standard_library() -> None:
