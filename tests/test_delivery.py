@@ -55,6 +55,7 @@ class Agent:
         self.draw_delay = 0.0
         self.inline = False
         self.hides_input = False
+        self.placeholder = "Pasted"
         self.pasted: list[str] = []
         self.pressed: list[tuple[float, str]] = []
         self.submitted: list[str] = []
@@ -107,7 +108,7 @@ class Agent:
         if self.hides_input:
             shown = ""
         elif shown.count("\n") > 3:
-            shown = f"[Pasted +{shown.count(chr(10))} lines]"
+            shown = f"[{self.placeholder} +{shown.count(chr(10))} lines]"
         box = ("> " + shown).split("\n")
         room = 30 - len(box) - 3
         above = self.transcript[-room:] if self.inline else self.transcript[-15:]
@@ -346,6 +347,16 @@ def test_what_must_outlive_a_kill_is_noted_before_enter(agent: Agent, target: Ta
     assert "> the task" in drawn
     assert "the task" not in before
     assert [drawn.split("\n")[row] for row in echo] == ["> the task"]
+
+
+@pytest.mark.parametrize("placeholder", ["Pasted", "paste #1", "Pasted text #2"])
+def test_a_long_text_may_be_shown_by_a_placeholder(
+    placeholder: str, agent: Agent, target: Target
+) -> None:
+    agent.placeholder = placeholder
+    prompt = "\n".join(f"line {number}" for number in range(9))
+    assert submit(target, prompt).delivered
+    assert agent.submitted == [prompt]
 
 
 @pytest.mark.parametrize("lost", [1, 2])

@@ -39,6 +39,8 @@ ENTERS = 3
 # A terminal in line mode drops what is longer (macOS 1024, Linux 4096 bytes).
 LINE_LIMIT = 1000
 
+# What stands in the input line in place of a long text.
+PASTED = r"(?i)pasted|\[paste\b"
 # What boxes and rules are drawn with: it says nothing in an excerpt.
 FRAME = "[\u2500-\u259f]+"
 # A switch of private modes, or the full reset that turns them all off.
@@ -411,7 +413,7 @@ def shows_paste(before: str, after: str, text: str) -> bool:
     new = [rows[number] for number in changed_rows(before, after) if number < len(rows)]
     if not lines:
         return bool(new)
-    return any("pasted" in row.lower() for row in new) or any(
+    return any(re.search(PASTED, row) for row in new) or any(
         end in squeezed(row) for row in new for end in (lines[0], lines[-1])
     )
 
