@@ -19,10 +19,11 @@ UV := sh tools/dev.sh uv
 RUN := $(UV) run --frozen
 
 .NOTPARALLEL:
-.PHONY: help demo bench fire test validate lint style types compile shell skill lock clean need need-python
+.PHONY: help demo bench fire test test-harnesses test-harnesses-all validate lint style types compile shell skill lock clean need \
+need-python need-node
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
 demo: need ## run the main job on a throw-away repository (needs no uv)
 	@"$(PYTHON)" examples/demo.py
@@ -32,6 +33,12 @@ bench: need ## time the commands beside their floors (needs no uv); ARGS="--quic
 
 test: need ## run the tests; ARGS="-k spawn" chooses some
 	@$(RUN) pytest $(ARGS)
+
+test-harnesses: need need-node ## drive real Gemini CLI, Qwen Code and Codex; ARGS="codex" chooses
+	@$(RUN) python tests/harnesses.py $(ARGS)
+
+test-harnesses-all: need need-node ## the same, and OpenCode, Claude Code, Kimi (both) and Pi
+	@$(RUN) python tests/harnesses.py --all $(ARGS)
 
 fire: need ## kill every command before each of its steps (takes some half an hour)
 	@for verb in spawn stop resume cleanup discard send; do \
@@ -86,6 +93,9 @@ clean: ## remove caches, .venv and .tools
 
 need:
 	@sh tools/dev.sh need python3 git tmux bash
+
+need-node:
+	@sh tools/need.sh node npm
 
 need-python:
 	@sh tools/dev.sh need python3
