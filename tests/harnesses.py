@@ -160,7 +160,9 @@ class Interactive:
         spawned = time.monotonic() - begun
         assert ran.code == 0, (told(ran), self.shown("one"))
         self.wait_for("one", text="FINISHED")
-        assert world.arrived(f"{world.name}-one", world.given_prompt("one")), self.heard("one")
+        assert world.arrived(f"{world.name}-one", world.given_prompt("one")), self.heard(
+            f"{world.name}-one"
+        )
         assert world.git("show", "one:paste.txt") == "two words"
         world.pace = time.monotonic() - begun
         there = world.asked_with(f"{world.name}-one")[0].at - start
@@ -193,7 +195,7 @@ class Interactive:
         if harness.busy.patterns:
             seen(lambda: self.is_busy("one"), "a sign of work: " + self.shown("one"), 3.5)
         self.wait_for("one", text=f"FINISHED {token}")
-        assert world.arrived(token, world.given_prompt("one", 2)), self.heard("send")
+        assert world.arrived(token, world.given_prompt("one", 2)), self.heard(token)
         (first, *_) = world.asked_with(token)
         assert any(f"{world.name}-one" in said for said in first.said()), "a new conversation"
         seen(lambda: not self.is_busy("one"), "the end of its sign of work", 10)
@@ -242,7 +244,7 @@ class Interactive:
         kept = any(f"{world.name}-one" in said for said in last.said())
         means = bool(world.word("session.resume_args"))
         assert kept == means, f"conversation kept: {kept}, by the mapping: {means}"
-        assert world.arrived(token, text), self.heard("again")
+        assert world.arrived(token, text), self.heard(token)
         return "conversation kept" if kept else "a new conversation, as the mapping says"
 
     def end(self) -> None:
@@ -282,8 +284,9 @@ class Interactive:
 
     def heard(self, token: str) -> str:
         """What the model heard instead."""
-        found = [asked.said()[-1] for asked in self.world.model.asked() if asked.said()]
-        return f"{token} did not arrive whole; last heard: {found[-1:]!r}"
+        found = [text for asked in self.world.asked_with(token) for text in asked.said()]
+        there = [text for text in found if token in text]
+        return f"{token} did not arrive whole; it was {there[:1]!r}"
 
     def wait_for(self, name: str, *, text: str) -> None:
         """Wait until the agent shows its last words."""
