@@ -95,7 +95,7 @@ need:
 	@sh tools/dev.sh need python3 git tmux bash
 
 need-node:
-	@sh tools/need.sh node npm
+	@sh tools/dev.sh need node npm
 
 need-python:
 	@sh tools/dev.sh need python3

@@ -11,8 +11,9 @@ VERSION=0.13.9
 PYTHON=${PYTHON:-python3}
 status=0
 
-how_to_install() { # package, as Debian and Homebrew call it
+how_to_install() { # program, whose package has its name nearly everywhere
     if command -v apt-get >/dev/null 2>&1; then
+        [ "$1" = node ] && set -- nodejs
         echo "apt-get install $1"
     elif command -v brew >/dev/null 2>&1; then
         echo "brew install $1"
