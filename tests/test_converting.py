@@ -749,6 +749,37 @@ def kill_at(step: int, made: Conversion, out: str) -> bool:
     return False
 
 
+def test_a_refusal_leaves_nothing_beside_the_folder(package: Path, out: Path) -> None:
+    made = made_of(package)
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    with pytest.raises(SkillError, match="was not written by a conversion"):
+        converting.write(made, str(out))
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_a_place_that_cannot_be_written_is_invalid_input(
+    package: Path, out: Path, tmp_path: Path
+) -> None:
+    made, file = made_of(package), tmp_path / "file"
+    file.write_text("mine")
+    for place in (file / "below", out.parent / ("n" * 250)):
+        with pytest.raises(SkillError) as caught:
+            converting.write(made, str(place))
+        assert (caught.value.code, caught.value.exit_code) == ("output-unusable", ExitCode.USAGE)
+    assert file.read_text() == "mine"
+
+
+def test_what_only_has_the_name_of_a_replaced_folder_stays_there(package: Path, out: Path) -> None:
+    place = Path(converting.beside(str(out), "replaced"))
+    place.mkdir()
+    (place / "mine.txt").write_text("mine")
+    with pytest.raises(SkillError) as caught:
+        converting.write(made_of(package), str(out))
+    assert caught.value.code == "output-not-ours"
+    assert list(out.parent.iterdir()) == [place]
+
+
 def test_what_is_found_in_the_place_of_a_killed_call_is_kept(package: Path, out: Path) -> None:
     made = made_of(package)
     for what in ("converting", "replaced"):

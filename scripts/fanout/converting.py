@@ -976,19 +976,22 @@ def write(conversion: Conversion, folder: str) -> bool:
     next one. Nothing is synced: after a power cut a half-written package counts as edited. Raises
     SkillError as `require_output`, and `busy` (exit 11).
     """
-    os.makedirs(os.path.dirname(folder), exist_ok=True)
     made, before = beside(folder, "converting"), beside(folder, "replaced")
+    try:
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+    except OSError as error:
+        raise unusable(folder, error) from error
     with locked(made, folder):
-        if os.path.lexists(before):
-            if os.path.lexists(folder):
-                drop(before)
-            else:
-                os.rename(before, folder)
-        if holds(folder, conversion):
-            drop(made)
-            return False
-        empty(made)
         try:
+            if os.path.lexists(before):
+                if os.path.lexists(folder):
+                    drop(before)
+                else:
+                    bring_back(before, folder)
+            if holds(folder, conversion):
+                drop(made)
+                return False
+            empty(made)
             fill(made, conversion.files)
             if os.path.lexists(folder):
                 os.rename(folder, before)
@@ -998,7 +1001,8 @@ def write(conversion: Conversion, folder: str) -> bool:
             # A folder that cannot be taken back now is known by its report the next time.
             with contextlib.suppress(OSError, SkillError):
                 if os.path.lexists(before) and not os.path.lexists(folder):
-                    os.rename(before, folder)
+                    bring_back(before, folder)
+            with contextlib.suppress(OSError, SkillError):
                 drop(made)
             raise
         if os.path.lexists(before):
@@ -1011,6 +1015,18 @@ def write(conversion: Conversion, folder: str) -> bool:
                     "look what is in there, and delete it by hand",
                 ) from error
     return True
+
+
+def bring_back(before: str, folder: str) -> None:
+    """Move an earlier conversion back that a call had moved aside, edited or not.
+
+    Raises SkillError `output-not-ours` for what only has its name.
+    """
+    if os.path.islink(before) or not os.path.isdir(before):
+        raise not_ours(folder, before, "is no folder")
+    if os.listdir(before) and not os.path.lexists(os.path.join(before, REPORT)):
+        raise not_ours(folder, before, "was not written by a conversion")
+    os.rename(before, folder)
 
 
 def holds(folder: str, conversion: Conversion) -> bool:
@@ -1030,8 +1046,12 @@ def beside(folder: str, what: str) -> str:
 def locked(made: str, folder: str) -> Generator[None, None, None]:
     """Hold the folder that is being filled, made if need be; the kernel frees it with us."""
     for _ in range(10):
-        with contextlib.suppress(FileExistsError):
+        try:
             os.mkdir(made)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise unusable(folder, error) from error
         try:
             descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -1159,6 +1179,15 @@ def drop(folder: str) -> None:
     """Delete a folder of ours. What has come into it meanwhile stops that."""
     empty(folder)
     os.rmdir(folder)
+
+
+def unusable(folder: str, error: OSError) -> SkillError:
+    """A folder that cannot be made where it was asked for."""
+    return usage(
+        "output-unusable",
+        f"cannot write {folder!r}: {error.strerror}",
+        "give another --output-dir, in a folder that you may write to",
+    )
 
 
 def not_ours(folder: str, path: str, why: str) -> SkillError:
