@@ -368,7 +368,7 @@ def test_whatever_stands_at_a_path_is_refused_with_it_or_taken(path: str) -> Non
 
 ENDLESS = [
     "(a+)+$", "(a*)*b", "(?:a|a)+", "(?:(a+)b?)*c", "((?:a|b))+", "(x\\)+y*)+", "([)]*)+",
-    "(?P<n>a+){3,}",
+    "(?P<n>a+){3,}", "(?:x?x?)*y", "(a?){30}a{30}", "(?:(?:ab)?a?)+c",
 ]  # fmt: skip
 
 
@@ -379,8 +379,15 @@ def test_a_pattern_that_takes_for_ever_is_refused(pattern: str) -> None:
             mapping(ready=rule)
 
 
+@pytest.mark.parametrize("pattern", ["(?x)(?:#)\n x+)*y", "(?:(?#[)x+)*y(?#])", "a(?ix:b)"])
+def test_a_pattern_hides_no_repeat_in_a_comment(pattern: str) -> None:
+    with pytest.raises(SkillError, match="without comments"):
+        mapping(ready=pattern)
+
+
 @pytest.mark.parametrize(
-    "pattern", ["(?:a+)?b", r"\(a+\)+", "[(a+)+]x", "(a)+", r"(?:\[x\])*y", "(ab){2}", "a+b+"]
+    "pattern",
+    ["(?:ab)??c", "(?:a+)?b", r"\(a+\)+", "[(a+)+]x", "(a)+", r"(?:\[x\])*y", "(ab){2}", "a+b+"],
 )
 def test_a_pattern_that_comes_to_its_end_is_taken(pattern: str) -> None:
     assert mapping(ready=pattern).ready.patterns == (pattern,)
@@ -717,6 +724,19 @@ def test_the_mapping_decides_what_waits_and_what_is_ready() -> None:
     assert dialog_on_screen(ours, "Pick a server\n> ", "") is None
     assert dialog_on_screen(ours, "> \nPick a server", "") == "Pick a server"
     assert dialog_on_screen(ours, "Pick a server\n> ", "Action Required") == "Action Required"
+
+
+def test_of_two_dialogs_on_one_screen_a_person_has_the_one_that_is_theirs() -> None:
+    """An Enter for the first would answer the second."""
+    update, trust = {"match": "New version", "keys": "Enter"}, {"match": "Trust", "ask": "trust"}
+    screen = "New version is out\nTrust this folder?\n> Yes"
+    for dialogs in ([update, trust], [trust, update]):
+        found = harnesses.known_dialog(mapping(dialogs=dialogs), screen, "", "")
+        assert found == (dialogs.index(trust), "trust")
+    assert harnesses.known_dialog(mapping(dialogs=[trust, update]), "New version", "", "") == (
+        1,
+        "New version",
+    )
 
 
 @given(st.text(max_size=200), st.text(max_size=200), st.text(max_size=200))

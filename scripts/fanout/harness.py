@@ -42,6 +42,8 @@ SESSION_ID = r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,199}"
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 # The pieces of a pattern that matter for `repeats_a_repeat`: what is escaped or in brackets is one.
 PIECE = r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]|(?P<repeat>[*+]|\{\d*,?\d*\})|."
+# Comments and the flag for them: what stands in one is no piece.
+HIDING = r"\(\?(?:#|[aiLmsu]*x)"
 TITLE = "title:"
 # What agents put before and after a line that they repeat.
 MARKERS = " >|\u2502\u2503\u276f\u203a\u2026.*-+"
@@ -577,6 +579,8 @@ def require_pattern(pattern: str, where: str) -> None:
     """Demand a pattern that can be searched on a screen. Raises UnfitError."""
     if len(pattern) > PATTERN_LIMIT:
         raise UnfitError(where, f"a pattern of at most {PATTERN_LIMIT} characters")
+    if re.search(HIDING, pattern) is not None:
+        raise UnfitError(where, f"a pattern without comments and flag x, unlike {shown(pattern)}")
     if repeats_a_repeat(pattern):
         raise UnfitError(
             where,
@@ -591,7 +595,7 @@ def require_pattern(pattern: str, where: str) -> None:
 
 
 def repeats_a_repeat(pattern: str) -> bool:
-    """Whether a pattern repeats a group that holds a repeat or a choice.
+    """Whether a pattern repeats a group that holds a repeat or a choice; a `?` is one.
 
     To search such a one may take for ever: each piece of the text can be divided in many ways.
     """
@@ -599,6 +603,7 @@ def repeats_a_repeat(pattern: str) -> bool:
         return False
     holds = [False]
     closed = False
+    before = ""
     for piece in re.finditer(PIECE, pattern.removeprefix(TITLE), re.DOTALL):
         word = piece[0]
         repeat = piece.lastgroup == "repeat"
@@ -609,11 +614,12 @@ def repeats_a_repeat(pattern: str) -> bool:
         elif word == ")" and len(holds) > 1:
             inner = holds.pop()
             holds[-1] = holds[-1] or inner
-            closed = inner
+            closed, before = inner, word
             continue
-        elif repeat or word == "|":
+        elif repeat or word == "|" or (word == "?" and before != "("):
             holds[-1] = True
         closed = False
+        before = word
     return False
 
 
@@ -689,12 +695,16 @@ def live_part(harness: Harness, text: str) -> tuple[bool, str]:
 
 
 def known_dialog(harness: Harness, live: str, title: str, said: str) -> tuple[int, str] | None:
-    """The number and the name of the mapping's dialog that a screen shows, or None."""
-    for number, dialog in enumerate(harness.dialogs):
-        found = dialog.match.match(live, title, said)
-        if found is not None:
-            return number, dialog.ask or found
-    return None
+    """The number and the name of the mapping's dialog that a screen shows, or None.
+
+    Where it shows several, one that is left to a person goes before those that keys answer.
+    """
+    shown = [
+        (not dialog.ask, number, dialog.ask or found)
+        for number, dialog in enumerate(harness.dialogs)
+        if (found := dialog.match.match(live, title, said)) is not None
+    ]
+    return min(shown)[1:] if shown else None
 
 
 def common_dialog(text: str, said: str = "") -> str | None:
