@@ -18,7 +18,7 @@ from conversions import TARGET, contents, mapping, small_package, write_mapping
 from fanout import converting, edition, frontmatter
 from fanout.converting import REPORT, Conversion, Names, convert
 from fanout.errors import ExitCode, SkillError
-from fanout.harness import FORM, blank
+from fanout.harness import FORM, UNTRIED, blank
 from fanout.plan import load_plan
 from world import ROOT
 
@@ -161,6 +161,12 @@ def test_the_section_on_the_agent_says_what_the_mapping_knows(package: Path) -> 
         assert "may not write to .git." in section
         assert "not safe: one at a time" in section
         assert "`interactive.ready`" in section
+    draft = mapping()
+    draft["notes"] = {"version.verified": f"`x --version`: x 1.2.3; {UNTRIED}"}
+    made = made_of(package, draft)
+    assert "drafted, and not tried, from the help of version 1.2.3 on" in text(made, "SKILL.md")
+    assert "Drafted, and not tried, from the help of version" in text(made, converting.REPORT)
+    assert "hecked with version" not in text(made, "SKILL.md") + text(made, converting.REPORT)
     bare = text(made_of(package, blank() | {"name": TARGET, "executable": TARGET}), "SKILL.md")
     assert "nobody has checked" in bare
     assert "lifts them" not in bare

@@ -427,6 +427,19 @@ def test_a_file_that_cannot_be_started_is_exit_4(tmp_path: Path, places: Path) -
     assert list(places.iterdir()) == []
 
 
+def test_a_help_that_had_to_be_cut_off_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "echo 'Usage: slow [OPTIONS]'; echo '  --model M  the model'; sleep 300"
+    script(tmp_path, "slow", code)
+    draft = probe("./slow", 1.0)
+    assert draft.mapping["executable"] == str(tmp_path / "slow"), "right from every folder"
+    assert draft.mapping["model"]["flag"] == "--model"
+    trouble = "`slow --help` did not end in time; what it printed was read"
+    assert trouble in draft.trouble
+
+
 def test_a_program_that_never_ends_says_what_it_last_said(tmp_path: Path) -> None:
     started = time.monotonic()
     error = refusal(script(tmp_path, "slow", "echo thinking; sleep 300"), 1.0)

@@ -20,7 +20,7 @@ from fanout import frontmatter
 from fanout.errors import ExitCode, SkillError, missing, refused, usage
 from fanout.fields import NamedTuple
 from fanout.git import git
-from fanout.harness import FORM, read_mapping, unknown_paths, value_at
+from fanout.harness import FORM, UNTRIED, read_mapping, unknown_paths, value_at
 from fanout.records import is_object, require_name
 from fanout.worktrees import CACHE_NAMES, CACHE_SUFFIXES
 
@@ -702,7 +702,8 @@ def about(mapping: dict[str, Any], new: Names, label: str) -> str:
 
     checked = "which nobody has checked with an installed version"
     if known("version.verified"):
-        checked = f"checked with version {prose(known('version.verified'), 60)}"
+        how = "drafted, and not tried, from the help of" if is_untried(mapping) else "checked with"
+        checked = f"{how} version {prose(known('version.verified'), 60)}"
         if known("version.on"):
             checked += f" on {prose(known('version.on'), 20)}"
     bypass, sandbox, safe = (
@@ -881,8 +882,9 @@ def listing(places: list[str]) -> list[str]:
 def verification(mapping: dict[str, Any]) -> list[str]:
     """What the mapping says of the version it was checked with, and its evidence."""
     version, day = value_at(mapping, "version.verified"), value_at(mapping, "version.on")
+    checked = "Drafted, and not tried, from the help of" if is_untried(mapping) else "Checked with"
     rows = [
-        f"Checked with version {shown(version)}" + (f" on {shown(day)}." if day else ".")
+        f"{checked} version {shown(version)}" + (f" on {shown(day)}." if day else ".")
         if version
         else "No version is named: take nothing below for verified."
     ]
@@ -891,6 +893,12 @@ def verification(mapping: dict[str, Any]) -> list[str]:
         rows.append("")
         rows += [f"- {shown(path)}: {shown(note)}" for path, note in notes.items()]
     return rows
+
+
+def is_untried(mapping: dict[str, Any]) -> bool:
+    """Whether a mapping is still what a probe has drafted, by its own word."""
+    notes = mapping.get("notes")
+    return is_object(notes) and UNTRIED in str(notes.get("version.verified"))
 
 
 def checklist(mapping: dict[str, Any], unknown: list[str], meanings: dict[str, str]) -> list[str]:

@@ -109,6 +109,8 @@ DIALOG = ("match", "keys", "ask", "note")
 # printed.
 ASSIGNED = "assigned"
 LOG = "log:"
+# What the note of `version.verified` says until somebody has tried what a help claims.
+UNTRIED = "drafted from the help, nothing was tried"
 # How long a program may take to say its version, in seconds; Python CLIs take some.
 VERSION_WAIT = 10.0
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from fanout.errors import ExitCode, SkillError, missing
 from fanout.fields import NamedTuple
-from fanout.harness import ASSIGNED, blank, value_at
+from fanout.harness import ASSIGNED, UNTRIED, blank, value_at
 from fanout.output import plain_text, shorten
 from fanout.process import Running, end, find_program, start_logged, wait
 from fanout.proctree import end_tree, start_time
@@ -104,6 +104,7 @@ class Draft(NamedTuple):
 
     mapping: dict[str, Any]
     looked_at: list[str]
+    trouble: list[str]
 
     def to_json(self) -> dict[str, Any]:
         """The fields of the answer."""
@@ -329,8 +330,13 @@ def probe(executable: str, *, deadline: float) -> Draft:
         drafting = Drafting(prober, executable)
         mapping = drafting.draft()
         looked = [prober.say(words) for words in prober.pages]
+        trouble = [
+            f"`{prober.say(words)}` {page.trouble}; what it printed was read"
+            for words, page in prober.pages.items()
+            if page.trouble
+        ]
         # The folder is gone when anybody reads this.
-        return Draft(hide_folder(mapping, prober.folder), looked)
+        return Draft(hide_folder(mapping, prober.folder), looked, trouble)
 
 
 def hide_folder(value: Any, folder: str) -> Any:
@@ -413,7 +419,9 @@ class Drafting:
         """The mapping."""
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", self.prober.shown).strip("-_")[:64]
         self.mapping["name"] = name.lower() or "agent"
-        self.mapping["executable"] = self.executable
+        # A path must be right from every folder.
+        path = "/" in self.executable
+        self.mapping["executable"] = os.path.abspath(self.executable) if path else self.executable
         self.find_title()
         self.find_version()
         run = self.find_run()
@@ -459,7 +467,7 @@ class Drafting:
                 why = f"`{self.prober.say(words)}`: {shorten(found[1], NOTE_LIMIT)}"
                 self.put("version.args", list(words), why)
                 known = " ".join(sorted(self.top.flags))
-                note = f"{why}; {FLAGS_NOTE}{known}; drafted from the help, nothing was tried"
+                note = f"{why}; {FLAGS_NOTE}{known}; {UNTRIED}"
                 self.put("version.verified", found[0], note)
                 today = datetime.now(tz=UTC).strftime("%Y-%m-%d")
                 self.put("version.on", today, "the day on which the help was read")

@@ -181,6 +181,8 @@ def probe(options: argparse.Namespace) -> Answer:
     if output and os.path.lexists(output):
         raise taken(output)
     draft = probing.probe(options.probe, deadline=deadline(options))
+    for trouble in draft.trouble:
+        warn(trouble)
     mapping = json.dumps(draft.mapping, indent=2) + "\n"
     if output:
         write_new(output, mapping)
