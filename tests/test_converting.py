@@ -320,6 +320,7 @@ def test_a_name_that_makes_no_skill(package: Path, name: str) -> None:
 def test_a_name_that_would_replace_another_command(package: Path) -> None:
     (package / "scripts" / "integrate_workers.py").write_text("x\n")
     assert "integrate_workers.py" in refusal(package, mapping("integrate")).message
+    assert "template's place" in refusal(package, mapping("template")).message
 
 
 @pytest.mark.parametrize(

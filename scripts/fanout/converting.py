@@ -384,6 +384,8 @@ def names_for(mapping: dict[str, Any], old: Names, sources: dict[str, File]) -> 
     helper = f"{agent.replace('-', '_')}_workers.py"
     if helper != old.helper and f"scripts/{helper}" in sources:
         raise target("name", f"{name!r} would put {helper} in the place of another command", "")
+    if f"examples/harness-{agent}.json" == TEMPLATE:
+        raise target("name", f"{name!r} would put the mapping in the template's place", "")
     words = words_of(value_at(mapping, "approval.bypass_args"))
     args = " ".join(words)
     if not all(re.fullmatch(PLAIN_WORD, word) for word in words) or len(args) > ARGS_LIMIT:
