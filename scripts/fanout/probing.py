@@ -163,7 +163,10 @@ class Look:
 
 
 class Prober:
-    """Looks at one program. Its folder and all that it started are gone when it is left."""
+    """Looks at one program. Its folder and all that can be found of it are gone when it is left.
+
+    What clears its environment, leaves its session and loses its parent cannot be found.
+    """
 
     def __init__(self, executable: str, deadline: float) -> None:
         self.program = require_program(executable)
