@@ -760,3 +760,8 @@ def test_words_within_the_patterns_are_compiled_once_and_valid() -> None:
     for _, _, pattern in harnesses.COMMON_DIALOGS:
         re.compile(pattern)
     assert os.path.isfile(harnesses.DEFAULT_MAPPING)
+
+
+def test_an_input_line_repeats_no_prompt() -> None:
+    """Marks alone are in every prompt."""
+    assert Rules(("^> *$",)).match("READY\n> ", "", "the task") == ">"

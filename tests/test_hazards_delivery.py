@@ -439,8 +439,10 @@ def test_an_agent_is_found_by_the_base_name_of_an_example(world: World) -> None:
     shutil.copy(FAKE_AGENT, world.root / "bin" / EXECUTABLE)
     assert world.ok(*call, "--dry-run")["worker"]["executable"].endswith(f"/bin/{EXECUTABLE}")
     question = write_agent(
-        world, "kimi", "#!/bin/sh\nprintf '%s\\n' '→ [1] Approve once' '  [2] Reject'\nsleep 600\n"
-    )
+        world, "kimi",
+        '#!/bin/sh\n[ "$1" = --version ] && exec echo 1.51.0\n'
+        "printf '%s\\n' '→ [1] Approve once' '  [2] Reject'\nsleep 600\n",
+    )  # fmt: skip
     ran = world.run(*call, "--agent-cli", str(question), "--json")
     assert ran.code == 10
     assert "[1] Approve once" in ran.error["message"]

@@ -309,9 +309,10 @@ def test_a_runner_that_was_killed_is_found_interrupted(runner: Runner) -> None:
     assert runner.manifest["status"] == "interrupted"
     assert runner.statuses()["one"] == "interrupted"
     assert not process_gone(old), "to look is not to touch"
-    runner.ends(1, RESUME="1")
+    process = runner.start(RESUME="1")
+    wait_for(lambda: process_gone(old), "the end of what is left")
     (runner.world.root / "go").touch()
-    assert process_gone(old)
+    assert process.wait(60) == 1
     assert (runner.manifest["status"], runner.manifest["exit_code"]) == ("failed", 1)
     assert runner.statuses()["one"] == "interrupted", "it is not run again unasked"
     runner.ends(0, RESUME="1", RERUN="one,two")

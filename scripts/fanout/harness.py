@@ -198,7 +198,8 @@ def search(pattern: str, text: str, said: str) -> re.Match[str] | None:
 def is_echo(place: re.Match[str], said: str) -> bool:
     """Whether a piece of the screen repeats a prompt: an input line or a transcript shows it.
 
-    It does when the prompt holds the matched words with the rest of their row.
+    It does when the prompt holds the matched words with the rest of their row; marks alone, such as
+    an input line's, repeat nothing.
     """
     if not said:
         return False
@@ -206,7 +207,7 @@ def is_echo(place: re.Match[str], said: str) -> bool:
     end = re.search(COLUMN_END, rest)
     row = place.group() + (rest[: end.start()] if end else rest)
     words = re.sub(r"\s+", " ", row).strip(MARKERS)
-    return words in re.sub(r"\s+", " ", said)
+    return words != "" and words in re.sub(r"\s+", " ", said)
 
 
 class Dialog(NamedTuple):
