@@ -19,7 +19,7 @@ UV := sh tools/dev.sh uv
 RUN := $(UV) run --frozen
 
 .NOTPARALLEL:
-.PHONY: help demo bench fire sparks test test-harnesses test-harnesses-all validate lint style types compile shell skill lock clean need \
+.PHONY: help demo bench fire test test-long test-harnesses test-harnesses-all validate lint style types compile shell skill lock clean need \
 need-python need-node
 
 help: ## list the targets
@@ -40,8 +40,8 @@ test-harnesses: need need-node ## drive real Gemini CLI, Qwen Code and Codex; AR
 test-harnesses-all: need need-node ## the same, and OpenCode, Claude Code, Kimi (both) and Pi
 	@$(RUN) python tests/harnesses.py --all $(ARGS)
 
-sparks: need ## kill every command before some of its steps
-	@$(RUN) pytest -m fire $(ARGS)
+test-long: need ## run the long tests: kills at some steps, the two languages of a runner compared
+	@$(RUN) pytest -m long $(ARGS)
 
 fire: need ## kill every command before each of its steps (takes some half an hour)
 	@for verb in spawn stop resume cleanup discard send; do \
@@ -55,7 +55,7 @@ fire: need ## kill every command before each of its steps (takes some half an ho
 	PYTHONPATH=scripts:tests $(RUN) python tests/fleet.py $$seed || exit 1; \
 	PYTHONPATH=scripts:tests $(RUN) python tests/integration_fleet.py $$seed || exit 1; done
 
-validate: need lock lint test sparks skill ## everything that must pass: lint, tests, the skill's format
+validate: need lock lint test test-long skill ## everything that must pass: lint, tests, the skill's format
 
 lint: style types compile shell ## ruff, pyright, ty, py_compile, shellcheck
 

@@ -186,6 +186,7 @@ def test_a_converted_package_converts(world: World, made: Path) -> None:
 
 
 @original
+@pytest.mark.long
 def test_a_converted_package_passes_its_own_tests(world: World, made: Path) -> None:
     """A handful of them: those that look at names, the default agent and the whole folder."""
     files = ("skill_package", "doctor", "output")

@@ -1,6 +1,6 @@
 """Verbs and runners, killed at some of their steps, and called again; `make fire` takes all.
 
-`make sparks` runs these alone, and `make validate` with all else.
+`make test-long` runs these, and so does `make validate`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.fire
+pytestmark = pytest.mark.long
 PROGRAM = Path(__file__).resolve().parent / "under_fire.py"
 # Fewer steps than a verb has for certain: a count that falls below means that nothing was tested.
 LEAST = {"spawn": 20, "stop": 4, "resume": 12, "cleanup": 12, "discard": 20, "send": 8}

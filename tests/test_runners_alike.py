@@ -22,6 +22,8 @@ from test_render_worker_loop import FULL
 from test_runners import TIME
 from world import World
 
+pytestmark = pytest.mark.long
+
 IDS = re.compile(r"\b[0-9a-f]{40}\b")
 NUMBERS = re.compile(r"\b\d+(\.\d+)? ?s\b")
 
