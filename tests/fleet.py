@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from under_fire import Case, call
-from world import wait_for
+from world import kill, wait_for
 
 WORKERS = 50
 STEPS = 80
@@ -85,15 +83,13 @@ class Fleet(Case):
         if known.state != "running":
             return
         for pid in wait_for(lambda: self.agents(name), f"the agent of {name}"):
-            os.kill(pid, signal.SIGKILL)
+            kill(pid)
         known.end("ended", "failed")
         # Whoever looks first records the verdict; a report after it changes nothing.
         self.done("status", name)
 
     def kill_server(self) -> None:
-        for pid, command in self.world.processes().items():
-            if command.startswith("tmux"):
-                os.kill(pid, signal.SIGKILL)
+        self.world.kill("tmux")
         running = [name for name, known in self.known.items() if known.state == "running"]
         for name in running:
             wait_for(lambda name=name: not self.agents(name), f"the agent of {name} ends")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fanout.harness import Harness, read_mapping, value_at
 from fanout.process import find_program
 from model_server import Asked, ModelServer
-from world import ROOT, SCRIPTS, Ran, World
+from world import ROOT, SCRIPTS, Ran, World, kill
 
 RENDERER = SCRIPTS / "render_worker_loop.py"
 INTEGRATE = SCRIPTS / "integrate_workers.py"
@@ -259,6 +259,6 @@ class HarnessWorld(World):
         """End all that is left and remove everything."""
         with contextlib.suppress(Exception):
             for pid in self.living():
-                os.kill(pid, 9)
+                kill(pid)
         super().close()
         shutil.rmtree(self.root, ignore_errors=True)

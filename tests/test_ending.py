@@ -16,7 +16,7 @@ import pytest
 from fanout import ending, proctree, steering
 from fanout import workers as life
 from fanout.errors import SkillError
-from world import AGENT_WORKERS, SCRIPTS, World, wait_for
+from world import AGENT_WORKERS, SCRIPTS, World, kill, wait_for
 
 ARGUMENT = ("--prompt-mode", "argument", "--prompt-arg=--prompt=", "--settle", "0")
 
@@ -147,7 +147,7 @@ def test_an_agent_that_dies_without_a_word_is_noticed(world: World) -> None:
     record = json.loads((world.record("a") / "worker.json").read_text())
     waiting = world.start("wait", "a", "--json")
     assert still_waits(waiting)
-    os.kill(record["pane_pid"], signal.SIGKILL)
+    kill(record["pane_pid"])
     code, answer = ended(waiting)
     assert code == 1
     assert answer["data"]["workers"][0]["job"]["state"] == "failed"
@@ -158,9 +158,7 @@ def test_a_dead_tmux_server_makes_a_worker_gone_and_its_job_failed(world: World)
     waiting = world.start("wait", "a", "--json")
     assert still_waits(waiting)
     # HUP is what the panes get; a launcher that outlived it would record the exit.
-    for pid, command in world.processes().items():
-        if "tmux" in command and "new-session" in command:
-            os.kill(pid, signal.SIGKILL)
+    world.kill("new-session")
     code, answer = ended(waiting)
     assert code == 1
     assert answer["data"]["workers"][0]["job"]["state"] == "failed"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from world import FAKE_AGENT, SCRIPTS, World, wait_for
+from world import FAKE_AGENT, SCRIPTS, World, kill, wait_for
 
 QUICK = ["--prompt-mode", "none", "--settle", "0"]
 
@@ -61,7 +60,7 @@ def test_stop_finds_orphans_in_a_session_of_their_own(world: World) -> None:
     script.chmod(0o755)
     world.ok("spawn", "w1", "--prompt", "x", "--agent-cli", str(script), *QUICK)
     (main,) = wait_for(lambda: agents(world, "sleep 614"), "the agent")
-    os.kill(main, signal.SIGKILL)
+    kill(main)
     world.wait_state("w1", "exited")
     assert agents(world, "sleep 612")
     assert agents(world, "sleep 613")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from typing import Any
 
-from world import SAMPLE_AGENT, World, wait_for
+from world import SAMPLE_AGENT, World, kill, wait_for
 
 IDLE = ("--prompt-mode", "none", "--settle", "0")
 
@@ -36,8 +34,7 @@ def mapping(world: World) -> str:
 
 def kill_server(world: World) -> None:
     """What a crash of tmux or of the machine leaves: no server, no agents."""
-    for pid in world.processes():
-        os.kill(pid, signal.SIGKILL)
+    world.kill()
     wait_for(lambda: not world.sessions(), "the server is gone")
 
 
@@ -122,10 +119,8 @@ def test_orphans_of_the_earlier_start_must_be_ended_first(world: World) -> None:
     )  # fmt: skip
     wait_for(lambda: any("sleep 600" in c for c in world.processes().values()), "the orphan")
     record = json.loads((world.record("w1") / "worker.json").read_text())
-    os.kill(record["pane_pid"], signal.SIGKILL)
-    for pid, command in world.processes().items():
-        if "fake_agent" in command:
-            os.kill(pid, signal.SIGKILL)
+    kill(record["pane_pid"])
+    world.kill("fake_agent")
     wait_for(lambda: world.status("w1")["state"] in ("exited", "gone"), "the agent is dead")
     assert world.refused(3, "resume", "w1")["code"] == "still-running"
     world.ok("stop", "w1")

@@ -164,9 +164,7 @@ def test_a_killed_spawn_is_taken_back_by_the_next_one(world: World) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert world.status("w1")["state"] == "unknown"
-    for pid, line in world.processes().items():
-        if "sleep 600" in line:
-            os.kill(pid, signal.SIGKILL)
+    world.kill("sleep 600")
     wait_for(lambda: "sleep 600" not in " ".join(world.processes().values()), "the end of set-up")
     assert "spawn-unfinished" in world.refusals("w1", "--discard")
     world.ok("spawn", "w1", *SPAWN)

@@ -44,6 +44,12 @@ CACHE = tempfile.mkdtemp(prefix="aw-cache-", dir=PLACE)
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 
 
+def kill(pid: int) -> None:
+    """Kill a process; that it has just ended by itself, or by another's end, is as good."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 def wait_for(question: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
     """The first true answer; fails at the deadline with what was asked and seen last."""
     deadline = time.monotonic() + seconds
@@ -419,13 +425,17 @@ class World:
                     found[int(name)] = command.replace("\0", " ")
         return found
 
+    def kill(self, word: str = "") -> None:
+        """Kill this world's processes with the word in their command."""
+        for pid, command in self.processes().items():
+            if word in command:
+                kill(pid)
+
     def close(self) -> None:
         """End all that is left and remove everything."""
         for socket in self.sockets():
             self.tmux("kill-server", socket=socket)
-        for pid in self.processes():
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        self.kill()
         try:
             shutil.rmtree(self.root)
         except OSError:
