@@ -1,0 +1,140 @@
+"""Write references/commands.md from the commands' own parsers: `python tests/commands_page.py`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = ROOT / "references" / "commands.md"
+COMMANDS = ROOT / "scripts" / "fanout" / "cli"
+ENTRIES = ("agent_workers", "integrate_workers", "plan_workers", "render_worker_loop",
+           "convert_harness", "self_test")  # fmt: skip
+# Told once for each command, not for each verb.
+COMMON = {"repo", "json", "tmux_socket", "help", "verb"}
+
+HEAD = """# Commands
+
+Every command, verb and option, as `--help` tells them; made from the parsers in
+`scripts/fanout/cli/`. Run them as `python3 "$SKILL_DIR/scripts/NAME.py" ...`. What exit codes
+mean stands in `exit-codes.md` beside this file.
+"""
+
+
+class FoundError(Exception):
+    """Carries the parser that a command has made."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__(parser.prog)
+        self.parser = parser
+
+
+def module_of(entry: str) -> Any:
+    """The module behind a command."""
+    return importlib.import_module(f"fanout.cli.{entry}")
+
+
+def reader_of(entry: str) -> Callable[[list[str]], argparse.Namespace]:
+    """What reads the words of a command, as the command does. Raises SkillError `usage`."""
+    module = module_of(entry)
+    if not hasattr(module, "FRAME"):
+        return module.parse
+    texts, others = module.TEXTS, module.OTHERS
+    return lambda argv: module.FRAME.parse(module.glue_values(argv, texts, others))
+
+
+def parser_of(entry: str, *argv: str) -> argparse.ArgumentParser:
+    """The parser with which a command reads such words."""
+    from fanout.cli.common import Parser
+
+    def show(self: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        raise FoundError(self)
+
+    module = module_of(entry)
+    with mock.patch.object(Parser, "parse_args", show):
+        try:
+            (module.FRAME.parse if argv else module.parse)([*argv])
+        except FoundError as found:
+            return found.parser
+    raise LookupError(f"{entry} {argv}: no parser was made")
+
+
+def words_of(action: argparse.Action) -> str:
+    """An option or argument as it is written: `--base REF`, `[NAME ...]`."""
+    value = action.metavar or (
+        "|".join(map(str, action.choices)) if action.choices else action.dest.upper()
+    )
+    if not action.option_strings:
+        return {"*": f"[{value}...]", "+": f"{value}...", "?": f"[{value}]"}.get(
+            str(action.nargs), str(value)
+        )
+    name = action.option_strings[-1]
+    if action.nargs == 0:
+        return name
+    return f"{name} {value}"
+
+
+def is_repeated(action: argparse.Action) -> bool:
+    """Whether an option may be given more than once."""
+    return type(action).__name__ == "_AppendAction"
+
+
+def row(action: argparse.Action) -> str:
+    """The line that explains an option."""
+    told = (action.help or "").replace("|", "\\|")
+    if is_repeated(action) and "repeatable" not in told:
+        told += "; may be repeated"
+    return f"- `{words_of(action)}`: {told}" if told else f"- `{words_of(action)}`"
+
+
+def own_actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """The options that the command has for itself."""
+    return [action for action in parser._actions if action.dest not in COMMON]
+
+
+def section(title: str, parser: argparse.ArgumentParser, example: str) -> list[str]:
+    """What is told of one verb, or of a command without verbs."""
+    lines = [title, "", parser.description or "", ""]
+    rows = [row(action) for action in own_actions(parser)]
+    if rows:
+        lines += [*rows, ""]
+    return [*lines, "```bash", example, "```", ""]
+
+
+def command_part(entry: str) -> list[str]:
+    """What is told of one command."""
+    module = module_of(entry)
+    frame = getattr(module, "FRAME", None)
+    if frame is None:
+        parser = parser_of(entry)
+        examples = module.EXAMPLES.partition("\n")[2].rstrip()
+        example = "\n".join(line.removeprefix("  ") for line in examples.splitlines())
+        return section(f"## {module.PROG}", parser, example)
+    lines = [f"## {frame.prog}", "", frame.description, "", "Options of every verb:", ""]
+    first = parser_of(entry, next(iter(frame.verbs)))
+    common = [a for a in first._actions if a.dest in COMMON and a.dest != "help"]
+    lines += [*(row(action) for action in common), ""]
+    for verb, (_, example) in frame.verbs.items():
+        parser = parser_of(entry, verb)
+        lines += section(f"### {frame.prog} {verb}", parser, f"{frame.prog} {example}")
+    return lines
+
+
+def page() -> str:
+    """The page that the code calls for."""
+    entries = [entry for entry in ENTRIES if (COMMANDS / f"{entry}.py").is_file()]
+    lines = [HEAD]
+    for entry in entries:
+        lines += command_part(entry)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(ROOT / "scripts"))
+    TARGET.write_text(page(), encoding="utf-8")
