@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,7 @@ from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "references" / "commands.md"
-COMMANDS = ROOT / "scripts" / "fanout" / "cli"
-ENTRIES = ("agent_workers", "integrate_workers", "plan_workers", "render_worker_loop",
-           "convert_harness", "self_test")  # fmt: skip
+ENTRY = re.compile(r"from fanout\.cli\.(\w+) import main")
 # Told once for each command, not for each verb.
 COMMON = {"repo", "json", "tmux_socket", "help", "verb"}
 
@@ -34,9 +33,20 @@ class FoundError(Exception):
         self.parser = parser
 
 
+def entries() -> list[str]:
+    """The commands, by the names of their scripts; in the order of the modules behind them."""
+    return sorted((path.stem for path in (ROOT / "scripts").glob("*.py")), key=module_name)
+
+
+def module_name(entry: str) -> str:
+    """The module behind a command; the script of a converted package has another name."""
+    (name,) = ENTRY.findall((ROOT / "scripts" / f"{entry}.py").read_text(encoding="utf-8"))
+    return name
+
+
 def module_of(entry: str) -> Any:
-    """The module behind a command."""
-    return importlib.import_module(f"fanout.cli.{entry}")
+    """The module behind a command, loaded."""
+    return importlib.import_module(f"fanout.cli.{module_name(entry)}")
 
 
 def reader_of(entry: str) -> Callable[[list[str]], argparse.Namespace]:
@@ -127,9 +137,8 @@ def command_part(entry: str) -> list[str]:
 
 def page() -> str:
     """The page that the code calls for."""
-    entries = [entry for entry in ENTRIES if (COMMANDS / f"{entry}.py").is_file()]
     lines = [HEAD]
-    for entry in entries:
+    for entry in entries():
         lines += command_part(entry)
     return "\n".join(lines).rstrip() + "\n"
 

@@ -13,7 +13,7 @@ from fanout.errors import SkillError
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = [ROOT / "SKILL.md", ROOT / "README.md", *sorted((ROOT / "references").glob("*.md"))]
-ENTRIES = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
+ENTRIES = commands_page.entries()
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 SCRIPT = re.compile(rf"(?:^|[\s/\"]){'(?:' + '|'.join(ENTRIES) + ')'}\.py(?=$|[\s\"])")

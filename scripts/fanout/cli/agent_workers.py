@@ -141,7 +141,7 @@ def add_harness_options(parser: Parser) -> None:
     parser.add_argument(
         "--agent-cli",
         metavar="EXE",
-        help=f"the agent program (default: the sample mapping, {EXECUTABLE})",
+        help=f"the agent program (default: --agent-cli {EXECUTABLE})",
     )
 
 
