@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-import commands_page
+import pages
 from fanout.errors import SkillError
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = [ROOT / "SKILL.md", ROOT / "README.md", *sorted((ROOT / "references").glob("*.md"))]
-ENTRIES = commands_page.entries()
+ENTRIES = pages.entries()
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 SCRIPT = re.compile(rf"(?:^|[\s/\"]){'(?:' + '|'.join(ENTRIES) + ')'}\.py(?=$|[\s\"])")
-FRAMES = {entry: getattr(commands_page.module_of(entry), "FRAME", None) for entry in ENTRIES}
+FRAMES = {entry: getattr(pages.module_of(entry), "FRAME", None) for entry in ENTRIES}
 VERBS = {entry: set(frame.verbs) for entry, frame in FRAMES.items() if frame is not None}
 
 
@@ -58,7 +58,7 @@ def shown(text: str) -> list[tuple[str, list[str]]]:
 
 def refusal(entry: str, words: list[str]) -> str | None:
     """Why a command would not be taken as it is written; None when it would."""
-    parse = commands_page.reader_of(entry)
+    parse = pages.reader_of(entry)
     try:
         parse(words)
     except SkillError as first:
@@ -91,9 +91,10 @@ def test_the_check_of_commands_finds_some_and_refuses_wrong_ones() -> None:
     assert refusal(helper, ["frobnicate"]) is not None
 
 
-def test_the_page_of_commands_is_made_from_the_code() -> None:
-    """Made anew by `python tests/commands_page.py`."""
-    assert commands_page.TARGET.read_text(encoding="utf-8") == commands_page.page()
+@pytest.mark.parametrize("name", pages.PAGES)
+def test_a_page_that_is_made_from_the_code_says_what_the_code_says(name: str) -> None:
+    """Made anew by `python tests/pages.py`."""
+    assert (pages.REFERENCES / name).read_text(encoding="utf-8") == pages.PAGES[name]()
 
 
 def test_every_code_that_a_text_names_is_one() -> None:

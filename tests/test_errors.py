@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 
-import exit_codes
 from fanout.errors import (
     MEANINGS,
     PRECEDENCE,
@@ -36,11 +35,6 @@ def test_of_several_outcomes_the_first_in_the_documented_order_is_given() -> Non
         assert worst([ExitCode(second), ExitCode(first)]) == first
     assert worst([]) == 0
     assert worst([ExitCode.DONE, ExitCode.TIMED_OUT]) == 124
-
-
-def test_the_reference_page_is_what_the_code_says() -> None:
-    """Made anew by `python tests/exit_codes.py`."""
-    assert exit_codes.TARGET.read_text(encoding="utf-8") == exit_codes.page()
 
 
 def test_help_prints_one_line_for_each_code() -> None:

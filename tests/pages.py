@@ -1,8 +1,13 @@
-"""Write references/commands.md from the commands' own parsers: `python tests/commands_page.py`."""
+"""Write the pages of references/ that are made from the code: `python tests/pages.py`.
+
+`exit-codes.md` is made from the table in errors.py, `commands.md` from the parsers, and the list of
+rooms in `architecture.md` from the first lines of the modules.
+"""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import re
 import sys
@@ -12,12 +17,29 @@ from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGET = ROOT / "references" / "commands.md"
+REFERENCES = ROOT / "references"
+ROOMS = ROOT / "scripts" / "fanout"
 ENTRY = re.compile(r"from fanout\.cli\.(\w+) import main")
+ROOMS_BEGIN = "<!-- rooms: made by tests/pages.py -->\n"
+ROOMS_END = "<!-- end of the rooms -->\n"
 # Told once for each command, not for each verb.
 COMMON = {"repo", "json", "tmux_socket", "help", "verb"}
 
-HEAD = """# Commands
+EXIT_CODES = """# Exit codes
+
+All commands use one table; `--help` prints it too. It is made from `scripts/fanout/errors.py`.
+
+| code | meaning |
+|---|---|
+{rows}
+
+When several apply, the first of these is given: {order}.
+
+With `--json`, every code but 0 comes with `"ok": false` and an `error` of `code` (a stable
+kebab-case word), `message` and `hint`; `data` stands beside it as far as it is known.
+"""
+
+COMMANDS = """# Commands
 
 Every command, verb and option, as `--help` tells them; made from the parsers in
 `scripts/fanout/cli/`. Run them as `python3 "$SKILL_DIR/scripts/NAME.py" ...`. What exit codes
@@ -135,15 +157,47 @@ def command_part(entry: str) -> list[str]:
     return lines
 
 
-def page() -> str:
-    """The page that the code calls for."""
-    lines = [HEAD]
+def commands() -> str:
+    """The page of commands."""
+    lines = [COMMANDS]
     for entry in entries():
         lines += command_part(entry)
     return "\n".join(lines).rstrip() + "\n"
 
 
+def exit_codes() -> str:
+    """The page of exit codes."""
+    from fanout.errors import MEANINGS, PRECEDENCE
+
+    rows = "\n".join(f"| {code.value} | {meaning} |" for code, meaning in MEANINGS.items())
+    return EXIT_CODES.format(rows=rows, order=", ".join(str(code.value) for code in PRECEDENCE))
+
+
+def architecture() -> str:
+    """The page of the rooms: as it is, with the list of rooms that there are."""
+    page = (REFERENCES / "architecture.md").read_text(encoding="utf-8")
+    before, mark, rest = page.partition(ROOMS_BEGIN)
+    _, end, after = rest.partition(ROOMS_END)
+    return "".join([before, mark, "\n", *map(room_row, room_files()), "\n", end, after])
+
+
+def room_files() -> list[Path]:
+    """The modules behind the commands."""
+    found = [*ROOMS.glob("*.py"), *ROOMS.glob("runtimes/loop.py"), *ROOMS.glob("cli/*.py")]
+    return sorted(found, key=lambda path: path.relative_to(ROOMS).parts)
+
+
+def room_row(path: Path) -> str:
+    """The line about one room: what the first line of its docstring says."""
+    told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    name = path.relative_to(ROOMS).with_suffix("").as_posix()
+    return f"- `{name}`: {told.partition(chr(10))[0]}\n"
+
+
+PAGES = {"commands.md": commands, "exit-codes.md": exit_codes, "architecture.md": architecture}
+
 if __name__ == "__main__":
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(ROOT / "scripts"))
-    TARGET.write_text(page(), encoding="utf-8")
+    for name, page in PAGES.items():
+        (REFERENCES / name).write_text(page(), encoding="utf-8")
