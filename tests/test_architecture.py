@@ -15,7 +15,7 @@ ROOMS = SCRIPTS / "fanout"
 # A room imports rooms of lower rows alone, so there can be no cycle. The rooms of cli/ stand above.
 LAYERS = [
     {"edition", "errors", "fields", "keeping"},
-    {"frontmatter", "outline", "output", "process", "startup", "templates"},
+    {"frontmatter", "outline", "output", "partition", "process", "startup", "templates"},
     {"book", "git", "proctree", "reading_help", "records"},
     {"harness"},
     {"bash_data", "plan", "tmux", "worktrees"},
