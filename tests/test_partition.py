@@ -18,10 +18,12 @@ from fanout.partition import (
     Meetings,
     edges_of,
     normal,
+    not_owned,
     owned,
     shared,
     told_apart,
 )
+from fanout.runtimes import loop
 from world import World
 
 PIECES = ["a", "b", "B", "ab", ".", "*", "**", "?", "[ab]", "[!a]", "[a-c]", "-", "\\", "[", "]"]
@@ -79,6 +81,11 @@ class Trees:
         words = ["diff", "--name-only", "-z", self.empty, self.trees[number]]
         words = words if in_tree else ["ls-files", "-z"]
         return {*self.world.git(*words, "--", f":(top,glob){pattern}").split("\0")} - {""}
+
+    def in_index(self, number: int, words: list[str]) -> set[str]:
+        """The paths that git finds by words for paths."""
+        self.use(number)
+        return {*self.world.git("ls-files", "-z", "--", *words).split("\0")} - {""}
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +159,18 @@ def test_no_overlap_is_missed(a: list[str], b: list[str]) -> None:
         assert owned(a, owned(b, [path])) == [path]
         assert not {"", ".", ".."} & {*path.split("/")}
     assert (shared(Machine([a]), Machine([b])) is None) == (path is None)
+
+
+@settings(deadline=None, max_examples=25)
+@given(pattern_lists(), st.sampled_from([None, "a/b"]))
+@example(["a", "!a/b", "!a/ab", "a/b/c"], None)
+def test_what_is_not_owned_is_what_git_finds(
+    trees: Trees, texts: list[str], changelog: str | None
+) -> None:
+    groups = not_owned(texts, changelog)
+    assert groups == loop.not_owned(texts, changelog)
+    found = {path for words in groups for path in trees.in_index(1, words)}
+    assert found == {*PATHS[1]} - {*owned(texts, PATHS[1])} - {changelog}
 
 
 @settings(deadline=None, max_examples=60)
@@ -228,7 +247,9 @@ def test_an_overlap_is_an_edge_in_the_order_of_the_plan() -> None:
     # The order of the plan gives way to what the plan demands.
     assert kinds(one("a", after=(2,)), one("a"), one("b", after=(1,))) == []
     assert kinds(one("a/b", after=(2,)), one("x"), one("c"), one("a")) == [(0, 3, "all")]
-    assert kinds(one("a"), one("b", after=(2,)), one("c", after=(0,)), one("b/c")) == [(1, 3, "all")]
+    assert kinds(one("a"), one("b", after=(2,)), one("c", after=(0,)), one("b/c")) == [
+        (1, 3, "all")
+    ]
     assert kinds(one("a", after=(1,)), one("b", after=(2,)), one("a/c")) == []
     # Nothing is known of a task without `owns`.
     assert kinds(one(), one("a"), one()) == []
@@ -268,7 +289,9 @@ def test_the_order_never_makes_a_cycle_and_leaves_no_overlap(data: st.DataObject
     claims: list[Claims] = []
     for number in range(count):
         before = [other for other in range(count) if places[other] < places[number]]
-        after = data.draw(st.lists(st.sampled_from(before), unique=True, max_size=2)) if before else []
+        after = (
+            data.draw(st.lists(st.sampled_from(before), unique=True, max_size=2)) if before else []
+        )
         claims.append(one(*data.draw(pattern_lists()), after=tuple(after)))
     waits = [set(row.depends_on) for row in claims]
     for edge in edges_of(claims):

@@ -78,7 +78,8 @@ def test_a_small_plan_gets_all_defaults(tmp_path: Path) -> None:
         "schema": 1, "run_name": "plan", "repo": ".", "base": "HEAD", "worktree_root": "",
         "max_parallel": 2, "one_at_once": False, "variables": {}, "on_failure": "continue",
         "checks": [],
-        "changelog_file": None, "setup_minutes": None, "preflight": [],
+        "changelog_file": None, "setup_minutes": None, "review_minutes": None,
+        "preflight": [], "pinned": [],
         "backups": [{**command, "name": "backup-01", "shell": None, "argv": ["dump", "x"]}],
         "tasks": [
             {
@@ -91,7 +92,7 @@ def test_a_small_plan_gets_all_defaults(tmp_path: Path) -> None:
                     "rerun_interrupted": False, "exit_codes": {}, "zero_without_work": False,
                     "needs": [], "hide": [],
                 },
-                "changelog": None, "estimate_minutes": None,
+                "changelog": None, "estimate_minutes": None, "order": [],
             }
         ],
         "postflight": [], "rollback": [],
@@ -417,6 +418,7 @@ BAD_TASKS: list[tuple[dict[str, Any], str, str]] = [
     ({"changelog": "a/../../x"}, "tasks[0].changelog must be a relative path inside", ""),
     ({"owns": ["src/**", ".."]}, "tasks[0].owns[1] must be a relative path inside", ""),
     ({"owns": "src"}, "tasks[0].owns must be a list", ""),
+    ({"owns": ["!src"]}, "tasks[0].owns[0] takes back what no pattern before it gives", ""),
     ({"verify": [""]}, "tasks[0].verify[0] must not be empty", ""),
     ({"verify": [[]]}, "tasks[0].verify[0] must be a string, a list", ""),
     ({"verify": [[""]]}, "tasks[0].verify[0][0] must not be empty", ""),
@@ -727,7 +729,7 @@ class Author:
 
     def task(self) -> dict[str, Any]:
         more = self.some(
-            branch=lambda: "b/" + self.name(), base=self.filled, owns=lambda: ["src/**"],
+            branch=lambda: "b/" + self.name(), base=self.filled, owns=lambda: ["src/**", "!x"],
             depends_on=list, when=self.condition, for_each=self.for_each, setup=self.commands,
             verify=self.commands, agent=self.agent, timeout_seconds=self.number,
             changelog=lambda: "c/x.md", allow_no_change=lambda: True, estimate_minutes=self.number,
@@ -739,6 +741,7 @@ class Author:
             run_name=self.name, repo=self.filled, base=self.filled, worktree_root=self.filled,
             max_parallel=lambda: 3, on_failure=lambda: "stop", checks=self.commands,
             changelog_file=lambda: "CHANGELOG.md", setup_minutes=self.number,
+            review_minutes=self.number,
             preflight=self.commands, backups=lambda: self.entries(self.backup),
             postflight=self.commands, rollback=self.commands,
         )  # fmt: skip
@@ -768,7 +771,8 @@ class Author:
         else:
             wrong: list[Any] = [
                 None, True, False, 0, 1, -1, 0.5, 2.0, 65, 10**9, "", " ", "a\0", "\ud800", "x\n",
-                "../x", "/x", "a/..", "-x", ".", "@", "HEAD", "a.lock", "n" * 201, "item", "x y",
+                "../x", "/x", "a/..", "!x", "!/x", "-x", ".",
+                "@", "HEAD", "a.lock", "n" * 201, "item", "x y",
                 "{HOST}", "setup-1.log", "result.json", "argument", [], ["a"], ["a", "a"], [1],
                 [""],
                 {}, {"run": "x"}, {"env": "A"}, {"A": "x"}, {"A-": "x"}, {"AGENT_WORKERS_RUN": "x"},

@@ -27,7 +27,7 @@ COLUMNS = """\
 # prompts that have no placeholder."""
 FIELDS = (
     *("name", "prompt", "branch", "base", "owns", "depends", "when", "each", "setup", "verify"),
-    *("agent", "changelog", "estimate"),
+    *("agent", "changelog", "estimate", "order"),
 )
 
 
@@ -45,6 +45,7 @@ def bash_data(loaded: dict[str, Any]) -> str:
         "on_failure": word(loaded["on_failure"]),
         "changelog_file": tables.optional(loaded["changelog_file"]),
         "setup_minutes": number(loaded["setup_minutes"]),
+        "pinned": word(" ".join(loaded["pinned"])),
     }
     for kind in ("checks", "preflight", "backups", "postflight", "rollback"):
         scalars[kind] = tables.commands(loaded[kind])
@@ -196,6 +197,7 @@ class Tables:
             str(self.agent(value["agent"])),
             self.optional(value["changelog"]),
             number(value["estimate_minutes"]),
+            ",".join(f"{before}:{kind}" for before, kind in value["order"]) or NONE,
         )
 
 

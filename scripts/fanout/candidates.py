@@ -10,6 +10,7 @@ from fanout.conventions import convention_of, is_no_fragment
 from fanout.copies import is_our_copy
 from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
+from fanout.partition import not_owned
 from fanout.worktrees import (
     Status,
     admin_dir_of,
@@ -382,14 +383,12 @@ NAMES = [
 ]
 
 
-def pathspecs(candidate: Candidate) -> list[str]:
-    """What git calls everything but that which a candidate owns; empty where it owns all."""
-    if not candidate.owns:
-        return []
-    allowed = [f":(top,exclude,glob){pattern}" for pattern in candidate.owns]
-    if candidate.changelog:
-        allowed.append(f":(top,exclude,literal){candidate.changelog}")
-    return [":(top)", *allowed]
+def pathspecs(candidate: Candidate) -> list[list[str]]:
+    """What git calls everything but that which a candidate owns, in groups of words.
+
+    There is none where it owns all.
+    """
+    return not_owned(candidate.owns, candidate.changelog or None) if candidate.owns else []
 
 
 def merge_base(repo: git.Repository, candidate: Candidate) -> str:
@@ -405,11 +404,10 @@ def outside_commits(repo: git.Repository, candidate: Candidate, start: str) -> l
 
     Raises SkillError `git-failed`.
     """
-    wanted = pathspecs(candidate)
-    if not wanted:
-        return []
-    done = git.require_git(repo.top, *NAMES, start, candidate.head, "--", *wanted)
-    paths = {path for path in done.text.split("\0") if path}
+    paths: set[str] = set()
+    for words in pathspecs(candidate):
+        done = git.require_git(repo.top, *NAMES, start, candidate.head, "--", *words)
+        paths |= {path for path in done.text.split("\0") if path}
     return sorted(paths - own_fragments(repo, candidate, start, paths))
 
 
@@ -418,12 +416,12 @@ def outside_tree(repo: git.Repository, candidate: Candidate) -> set[str]:
 
     Raises SkillError `git-failed`.
     """
-    wanted = pathspecs(candidate)
-    if not wanted or not candidate.worktree:
-        return set()
-    words = [*status_arguments(ignored=False), "--", *wanted]
-    status = parse_status(git.require_git(candidate.worktree, *words, env=at(candidate.worktree)))
-    paths = {*status.staged, *status.modified, *status.conflicted, *status.untracked}
+    paths: set[str] = set()
+    for wanted in pathspecs(candidate) if candidate.worktree else ():
+        words = [*status_arguments(ignored=False), "--", *wanted]
+        done = git.require_git(candidate.worktree, *words, env=at(candidate.worktree))
+        status = parse_status(done)
+        paths |= {*status.staged, *status.modified, *status.conflicted, *status.untracked}
     return paths - own_fragments(repo, candidate, candidate.base, paths)
 
 

@@ -1,7 +1,7 @@
-"""Who owns what: the patterns of `owns`, what they match, and where two lists of them meet.
+r"""Who owns what: the patterns of `owns`, what they match, and where two lists of them meet.
 
 A pattern without a wildcard is that path or everything below it. `*`, `?`, `[ab]` and `[!a]` stay
-within one part of a path, `**` between slashes does not; `\\` takes a letter as it is; a slash at
+within one part of a path, `**` between slashes does not; `\` takes a letter as it is; a slash at
 the end means everything below. `!` before a pattern takes back what earlier ones gave: the last
 one that matches decides. All is relative to the root of the repository and looks at capitals, as
 git does with `:(top,glob)`.
@@ -221,6 +221,26 @@ def folded(fits: int) -> int:
     """Bytes, and the same letters in the other case."""
     upper, lower = span(65, 90), span(97, 122)
     return fits | (fits & upper) << 32 | (fits & lower) >> 32
+
+
+def not_owned(owns: Sequence[str], changelog: str | None) -> list[list[str]]:
+    """What git calls that which a list of patterns does not own: several groups of words for paths.
+
+    First all that no pattern gives; then, for each row of patterns that take back, what they match
+    and none after them gives again. The file `changelog` is always allowed. Runners carry the same.
+    """
+    always = [] if changelog is None else [f":(top,exclude,literal){changelog}"]
+    gives = [f":(top,exclude,glob){text}" for text in owns if not text.startswith("!")]
+    found = [[":(top)", *gives, *always]]
+    for number, text in enumerate(owns):
+        if not text.startswith("!"):
+            continue
+        if number and owns[number - 1].startswith("!"):
+            found[-1].insert(0, f":(top,glob){text[1:]}")
+            continue
+        later = [f":(top,exclude,glob){t}" for t in owns[number:] if not t.startswith("!")]
+        found.append([f":(top,glob){text[1:]}", *later, *always])
+    return found
 
 
 # --- Matching -------------------------------------------------------------------------------

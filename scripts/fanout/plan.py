@@ -11,7 +11,7 @@ import os
 import re
 import stat
 
-from fanout import templates
+from fanout import partition, templates
 from fanout.errors import SkillError, usage
 from fanout.fields import NamedTuple
 from fanout.harness import ARGUMENT_LIMIT, RUN_PLACEHOLDERS, read_mapping
@@ -20,8 +20,10 @@ from fanout.runtimes.loop import slug
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-    from typing import Any
+    from collections.abc import Callable, Collection, Iterable
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
 PLAN_LIMIT = 20_000_000
 PROMPT_LIMIT = 10_000_000
@@ -54,6 +56,7 @@ BRANCH = (
 BRANCH_LIMIT = 200
 REVISION = r"^(?!-)[^\u0000\ud800-\udfff]+$"
 INSIDE = r"^(?!/)(?!(?:[\s\S]*/)?\.\.(?:/|$(?!\n)))[^\u0000\ud800-\udfff]+$"
+OWNED = r"^(?:!|(?!!))" + INSIDE.removeprefix("^")
 LOG_NAME = (
     r"^(?!(?:[Pp][Rr][Oo][Mm][Pp][Tt]\.[Mm][Dd]|[Rr][Ee][Ss][Uu][Ll][Tt]\.[Jj][Ss][Oo][Nn]"
     r"|[Ee][Vv][Ee][Nn][Tt][Ss]\.[Jj][Ss][Oo][Nn][Ll]"
@@ -64,8 +67,8 @@ ITEM = r"^[^\u0000\n\r\ud800-\udfff]+$(?!\n)"
 
 TOP = (
     "run_name", "repo", "base", "worktree_root", "max_parallel", "variables", "on_failure",
-    "checks", "changelog_file", "setup_minutes", "agent", "preflight", "backups", "tasks",
-    "postflight", "rollback",
+    "checks", "changelog_file", "setup_minutes", "review_minutes", "agent", "preflight",
+    "backups", "tasks", "postflight", "rollback",
 )  # fmt: skip
 AGENT = (
     "cli", "work_dir_arg", "args", "prompt_mode", "prompt_arg", "log_name", "timeout_seconds",
@@ -92,12 +95,14 @@ COMMAND_SHAPE = "a string, a list of strings or an object with `run`"
 class Loaded(NamedTuple):
     """A plan in order. `sha256` is over the plan file and every file that it embeds.
 
-    `notes` tell of placeholders that look like variables and are none.
+    `notes` tell of placeholders that look like variables and are none; `edges` keep tasks apart
+    that own a path both.
     """
 
     value: dict[str, Any]
     sha256: str
     notes: list[str]
+    edges: list[partition.Edge]
 
 
 class Mapped(NamedTuple):
@@ -116,6 +121,17 @@ def load_plan(path: str) -> Loaded:
     """Load and check a plan file. Raises SkillError `invalid-plan` (exit 2) with the JSON path."""
     content = read_file(path, PLAN_LIMIT, f"the plan {shown(path)}")
     return Reader(path, content).load()
+
+
+def check_plan(path: str) -> tuple[Loaded | None, list[SkillError]]:
+    """A plan file, or all that is wrong with it; `data["path"]` of each is its JSON path."""
+    errors: list[SkillError] = []
+    try:
+        content = read_file(path, PLAN_LIMIT, f"the plan {shown(path)}")
+        loaded = Reader(path, content, errors).load()
+    except SkillError as error:
+        return None, [*errors, error]
+    return (None, errors) if errors else (loaded, [])
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
@@ -209,10 +225,12 @@ def cycle_in(edges: list[list[int]]) -> list[int]:
 class Reader:
     """Reads one plan. `where` is always the JSON path of what is being read."""
 
-    def __init__(self, path: str, content: bytes) -> None:
+    def __init__(self, path: str, content: bytes, errors: list[SkillError] | None = None) -> None:
         import hashlib
 
         self.path = path
+        # Where all that is wrong is collected; None where the first error is raised.
+        self.errors = errors
         self.folder = os.path.dirname(path)
         self.content = content
         self.digest = hashlib.sha256(content)
@@ -230,7 +248,28 @@ class Reader:
 
     def wrong(self, where: str, what: str, hint: str = "") -> SkillError:
         """The error about one place of the plan."""
-        return usage("invalid-plan", f"the plan {shown(self.path)}: {where} {what}", hint)
+        error = usage("invalid-plan", f"the plan {shown(self.path)}: {where} {what}", hint)
+        error.data = {"path": where.removesuffix(":"), "problem": what}
+        return error
+
+    def note(self, error: SkillError) -> None:
+        """Raise an error, or keep it where all are collected."""
+        if self.errors is None:
+            raise error
+        self.errors.append(error)
+
+    def part(self, instead: T, read: Callable[..., T], *words: Any, **named: Any) -> T:
+        """What a part of the plan gives; `instead` where it is wrong and all errors are collected.
+
+        What `read` has made known meanwhile, such as the names of placeholders, is as before.
+        """
+        names = self.names
+        try:
+            return read(*words, **named)
+        except SkillError as error:
+            self.names = names
+            self.note(error)
+            return instead
 
     def unknown(self, where: str, word: str, what: str, words: Collection[str]) -> SkillError:
         """The error about a word that is none of those that may stand there."""
@@ -246,7 +285,7 @@ class Reader:
         for key in self.members(value, where):
             if key not in known:
                 place = f"{where}.{key}" if where else key
-                raise self.unknown(shown_path(place), key, "is an unknown field:", known)
+                self.note(self.unknown(shown_path(place), key, "is an unknown field:", known))
         return value
 
     def members(self, value: Any, where: str) -> dict[str, Any]:
@@ -419,20 +458,27 @@ class Reader:
         for number, value in enumerate(self.entries(fields.get(key, []), place)):
             here = f"{place}[{number}]"
             name = f"{prefix}-{number + 1:02d}"
-            if isinstance(value, dict):
-                known = BACKUP if key == "backups" else COMMAND
-                command = self.named_command(value, here, name, known)
-            else:
-                command = self.command_words(value, here, name, DEFAULT_TIMEOUT)
+            known = BACKUP if key == "backups" else COMMAND
+            command = self.part(None, self.step, value, here, name, known)
+            if command is None:
+                continue
             found.append(command)
             made = [command["name"]] + ([command["check"]["name"]] if command["check"] else [])
             for word in made:
                 other = taken.setdefault(word.lower(), here)
                 if other != here:
-                    raise self.wrong(here, f"has the name {word!r}, as {other} has")
+                    self.note(self.wrong(here, f"has the name {word!r}, as {other} has"))
             if key == "backups" and self.backups is not None:
                 self.backups.append(command["name"])
         return found
+
+    def step(
+        self, value: Any, where: str, name: str, known: tuple[str, ...]
+    ) -> dict[str, Any] | None:
+        """A command of a list, from an object or without a name of its own."""
+        if isinstance(value, dict):
+            return self.named_command(value, where, name, known)
+        return self.command_words(value, where, name, DEFAULT_TIMEOUT)
 
     def named_command(
         self,
@@ -737,25 +783,71 @@ class Reader:
         fields = self.fields(value, where, TASK)
         if "name" not in fields:
             raise self.wrong(where, "needs a field `name`")
-        each = (
-            self.for_each(fields["for_each"], f"{where}.for_each") if "for_each" in fields else None
-        )
+        each = None
+        if "for_each" in fields:
+            unknown: dict[str, Any] = {"file": ""}
+            each = self.part(unknown, self.for_each, fields["for_each"], f"{where}.for_each")
         outer = self.names
         if each is not None:
             self.names = outer | {"item"}
+        name = self.part("name", self.task_name, fields["name"], f"{where}.name")
+        branch = None
+        if "branch" in fields:
+            branch = self.part("", self.branch, fields["branch"], f"{where}.branch")
+        nothing: list[Any] = []
+        own = self.part(agent, self.task_agent, fields, where, agent)
+        prompt = self.part("", self.prompt, fields, where)
+        if own.get("prompt_mode") == "argument":
+            self.part(None, self.require_argument, prompt, own.get("prompt_arg", ""), where)
+        when = None
+        if "when" in fields:
+            when = self.part(None, self.condition, fields["when"], f"{where}.when")
+        base = fields.get("base")
+        entry = fields.get("changelog")
+        marked = self.marked_agent(own, f"{where}.agent", fields.get("agent", {}))
+        made = {
+            "name": self.name_text(name, each),
+            "prompt": prompt,
+            "branch": self.name_text(branch or name, each),
+            "base": self.part("", self.revision, base, f"{where}.base") if "base" in fields else "",
+            "owns": self.part(nothing, self.owns, fields.get("owns", []), f"{where}.owns"),
+            "depends_on": self.part(nothing, self.dependencies, fields, f"{where}.depends_on"),
+            "when": when,
+            "for_each": each,
+            "setup": self.part(nothing, self.commands, fields, "setup", f"{where}."),
+            "verify": self.part(nothing, self.commands, fields, "verify", f"{where}."),
+            "agent": marked,
+            "changelog": self.part("", self.inside, entry, f"{where}.changelog")
+            if "changelog" in fields else None,
+            "estimate_minutes": self.part(
+                None, self.minutes, fields, "estimate_minutes", f"{where}."
+            ),
+        }  # fmt: skip
+        self.names = outer
+        return made
+
+    def task_name(self, value: Any, where: str) -> str:
+        """A task's name, in which known placeholders may stand."""
         what = "a name (1 to 64 letters, digits, '-' and '_'; placeholders may stand in it)"
-        name = self.matching(fields["name"], f"{where}.name", TASK_NAME, what)
+        name = self.matching(value, where, TASK_NAME, what)
         for found in templates.PLACEHOLDER.finditer(name):
             if found[1] not in self.names:
                 known = sorted(self.names)
-                raise self.unknown(f"{where}.name", found[1], "holds no known placeholder:", known)
-        branch = None
-        if "branch" in fields:
-            what = "a branch name that git accepts"
-            branch = self.matching(fields["branch"], f"{where}.branch", BRANCH, what)
-            if len(branch) > BRANCH_LIMIT:
-                raise self.wrong(f"{where}.branch", f"is longer than {BRANCH_LIMIT} characters")
-            self.note_unknown(branch, f"{where}.branch")
+                raise self.unknown(where, found[1], "holds no known placeholder:", known)
+        return name
+
+    def branch(self, value: Any, where: str) -> str:
+        """A task's branch."""
+        branch = self.matching(value, where, BRANCH, "a branch name that git accepts")
+        if len(branch) > BRANCH_LIMIT:
+            raise self.wrong(where, f"is longer than {BRANCH_LIMIT} characters")
+        self.note_unknown(branch, where)
+        return branch
+
+    def task_agent(
+        self, fields: dict[str, Any], where: str, agent: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The agent of a task, with what its own fields say of it."""
         own = self.agent(fields.get("agent", {}), f"{where}.agent", agent)
         own["timeout_seconds"] = self.timeout(fields, where, own["timeout_seconds"])
         if "allow_no_change" in fields:
@@ -764,34 +856,19 @@ class Reader:
             )
         if not own.get("parallel", True):
             self.unsafe = own["mapping"]
-        prompt = self.prompt(fields, where)
-        if own.get("prompt_mode") == "argument":
-            flag = own.get("prompt_arg", "")
-            self.require_argument(prompt, flag, where)
-        when = None
-        if "when" in fields:
-            when = self.condition(fields["when"], f"{where}.when")
-        made = {
-            "name": self.name_text(name, each),
-            "prompt": prompt,
-            "branch": self.name_text(branch or name, each),
-            "base": self.revision(fields["base"], f"{where}.base") if "base" in fields else "",
-            "owns": [
-                self.inside(path, f"{where}.owns[{number}]")
-                for number, path in enumerate(self.entries(fields.get("owns", []), f"{where}.owns"))
-            ],
-            "depends_on": self.dependencies(fields, f"{where}.depends_on"),
-            "when": when,
-            "for_each": each,
-            "setup": self.commands(fields, "setup", f"{where}."),
-            "verify": self.commands(fields, "verify", f"{where}."),
-            "agent": self.marked_agent(own, f"{where}.agent", fields.get("agent", {})),
-            "changelog": self.inside(fields["changelog"], f"{where}.changelog")
-            if "changelog" in fields else None,
-            "estimate_minutes": self.minutes(fields, "estimate_minutes", f"{where}."),
-        }  # fmt: skip
-        self.names = outer
-        return made
+        return own
+
+    def owns(self, value: Any, where: str) -> list[str | dict[str, Any]]:
+        """The patterns of what a task may change, written as git takes them."""
+        found: list[str | dict[str, Any]] = []
+        for number, text in enumerate(self.entries(value, where)):
+            place = f"{where}[{number}]"
+            what = "a relative path inside of the repository"
+            text = self.part("", self.matching, text, place, OWNED, what)
+            if not number and text.startswith("!"):
+                self.note(self.wrong(place, "takes back what no pattern before it gives"))
+            found.append(self.filled(partition.normal(text), place))
+        return found
 
     def require_argument(self, prompt: str | dict[str, Any], prompt_arg: Any, where: str) -> None:
         """A prompt that reaches the program whole as one argument, as far as it is known."""
@@ -823,9 +900,9 @@ class Reader:
         found: dict[str, None] = {}
         for number, value in enumerate(self.entries(fields.get("depends_on", []), where)):
             place = f"{where}[{number}]"
-            name = self.matching(value, place, TASK_NAME, "a task's name")
-            if name in found:
-                raise self.wrong(place, f"names {name!r} a second time")
+            name = self.part("", self.matching, value, place, TASK_NAME, "a task's name")
+            if name in found and name:
+                self.note(self.wrong(place, f"names {name!r} a second time"))
             found[name] = None
         return list(found)
 
@@ -837,40 +914,51 @@ class Reader:
         fields = self.fields(value, "", TOP)
         for key in ("agent", "tasks"):
             if key not in fields:
-                raise self.wrong("the whole", f"needs a field `{key}`")
-        variables = self.variables(fields.get("variables", {}), "variables", RESERVED)
+                self.note(self.wrong("the whole", f"needs a field `{key}`"))
+        none: dict[str, str] = {}
+        nothing: list[Any] = []
+        given = fields.get("variables", {})
+        variables = self.part(none, self.variables, given, "variables", RESERVED)
         self.names = frozenset([*BUILT_IN, *variables])
-        agent = self.agent(fields["agent"], "agent", {})
+        agent: dict[str, Any] = {"cli": "", "timeout_seconds": DEFAULT_TIMEOUT}
+        if "agent" in fields:
+            agent = self.part(agent, self.agent, fields["agent"], "agent", {})
         if "cli" not in agent:
-            raise self.wrong("agent", "needs a field `cli` or `harness`")
+            self.note(self.wrong("agent", "needs a field `cli` or `harness`"))
+        book, root = fields.get("changelog_file"), fields.get("worktree_root")
         loaded: dict[str, Any] = {
             "schema": 1,
-            "run_name": self.run_name(fields),
-            "repo": self.repo(fields),
-            "base": self.revision(fields.get("base", "HEAD"), "base"),
-            "worktree_root": self.text(fields["worktree_root"], "worktree_root")
+            "run_name": self.part("", self.run_name, fields),
+            "repo": self.part("", self.repo, fields),
+            "base": self.part("", self.revision, fields.get("base", "HEAD"), "base"),
+            "worktree_root": self.part("", self.text, root, "worktree_root")
             if "worktree_root" in fields else "",
-            "max_parallel": self.parallel(fields.get("max_parallel", 2)),
+            "max_parallel": self.part(2, self.parallel, fields.get("max_parallel", 2)),
             "one_at_once": False,
             "variables": variables,
-            "on_failure": self.one_of(fields.get("on_failure", "continue"), "on_failure", FAILURES),
-            "checks": self.commands(fields, "checks", ""),
-            "changelog_file": self.inside(fields["changelog_file"], "changelog_file")
+            "on_failure": self.part(
+                "", self.one_of, fields.get("on_failure", "continue"), "on_failure", FAILURES
+            ),
+            "checks": self.part(nothing, self.commands, fields, "checks", ""),
+            "changelog_file": self.part("", self.inside, book, "changelog_file")
             if "changelog_file" in fields else None,
-            "setup_minutes": self.minutes(fields, "setup_minutes", ""),
-            "preflight": self.commands(fields, "preflight", ""),
+            "setup_minutes": self.part(None, self.minutes, fields, "setup_minutes", ""),
+            "review_minutes": self.part(None, self.minutes, fields, "review_minutes", ""),
+            "preflight": self.part(nothing, self.commands, fields, "preflight", ""),
         }  # fmt: skip
         self.backups = []
-        backups = self.commands(fields, "backups", "")
-        tasks = self.tasks(fields["tasks"], agent)
-        self.require_one_at_once(fields, loaded)
         loaded |= {
-            "backups": backups,
-            "tasks": tasks,
-            "postflight": self.commands(fields, "postflight", ""),
-            "rollback": self.commands(fields, "rollback", ""),
+            "backups": self.part(nothing, self.commands, fields, "backups", ""),
+            "tasks": self.part(nothing, self.tasks, fields.get("tasks"), agent)
+            if "tasks" in fields else [],
+            "postflight": self.part(nothing, self.commands, fields, "postflight", ""),
+            "rollback": self.part(nothing, self.commands, fields, "rollback", ""),
         }  # fmt: skip
-        return Loaded(loaded, self.digest.hexdigest(), self.notes)
+        self.part(None, self.require_one_at_once, fields, loaded)
+        edges: list[partition.Edge] = []
+        if not self.errors:
+            edges = order_tasks(loaded)
+        return Loaded(loaded, self.digest.hexdigest(), self.notes, edges)
 
     def run_name(self, fields: dict[str, Any]) -> str:
         """The run's name; by default the plan file's."""
@@ -915,22 +1003,33 @@ class Reader:
         values = self.entries(value, "tasks")
         if not values:
             raise self.wrong("tasks", "must not be empty")
-        tasks = [self.task(task, f"tasks[{n}]", agent) for n, task in enumerate(values)]
-        written = [task["name"] for task in values]
+        lost: dict[str, Any] = {}
+        tasks = [
+            self.part(lost, self.task, task, f"tasks[{n}]", agent) for n, task in enumerate(values)
+        ]
+        # What a task is called counts although something else is wrong with it.
+        written = [self.written(task, number) for number, task in enumerate(values)]
         self.require_distinct(written, "name")
         numbers = {name: number for number, name in enumerate(written)}
         for number, task in enumerate(tasks):
-            for position, name in enumerate(task["depends_on"]):
-                if name not in numbers:
+            for position, name in enumerate(task.get("depends_on", [])):
+                if name and name not in numbers:
                     place = f"tasks[{number}].depends_on[{position}]"
-                    raise self.unknown(place, name, "names no task:", written)
-            task["depends_on"] = [numbers[name] for name in task["depends_on"]]
+                    self.note(self.unknown(place, name, "names no task:", written))
+            known = [name for name in task.get("depends_on", []) if name in numbers]
+            task["depends_on"] = [numbers[name] for name in known]
         cycle = cycle_in([task["depends_on"] for task in tasks])
         if cycle:
             named = " -> ".join(written[number] for number in cycle)
-            raise self.wrong(f"tasks[{cycle[0]}].depends_on", f"makes a cycle: {named}")
-        self.require_names(tasks)
+            self.note(self.wrong(f"tasks[{cycle[0]}].depends_on", f"makes a cycle: {named}"))
+        if not self.errors:
+            self.require_names(tasks)
         return tasks
+
+    def written(self, task: Any, number: int) -> str:
+        """A task's name as the plan states it; one that nothing else has where there is none."""
+        name = task.get("name") if isinstance(task, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return name if isinstance(name, str) else f"tasks[{number}]"
 
     def require_distinct(self, words: list[str], field: str) -> None:
         """Names that differ in more than case."""
@@ -938,9 +1037,8 @@ class Reader:
         for number, word in enumerate(words):
             other = taken.setdefault(word.lower(), number)
             if other != number:
-                raise self.wrong(
-                    f"tasks[{number}].{field}", f"is {shown(word)}, as tasks[{other}].{field} is"
-                )
+                what = f"is {shown(word)}, as tasks[{other}].{field} is"
+                self.note(self.wrong(f"tasks[{number}].{field}", what))
 
     def require_names(self, tasks: list[dict[str, Any]]) -> None:
         """The names and branches of all tasks, as far as they are known, are good and distinct."""
@@ -953,12 +1051,12 @@ class Reader:
                     else:
                         fits = re.match(BRANCH, word) is not None and len(word) <= BRANCH_LIMIT
                     if not fits:
-                        raise self.wrong(
-                            where, f"makes the {field} {shown(word)}, which is not valid"
-                        )
+                        what = f"makes the {field} {shown(word)}, which is not valid"
+                        self.note(self.wrong(where, what))
                     other = taken.setdefault(word.lower(), where)
                     if other != where:
-                        raise self.wrong(where, f"makes the {field} {shown(word)}, as {other} does")
+                        what = f"makes the {field} {shown(word)}, as {other} does"
+                        self.note(self.wrong(where, what))
             if field == "branch":
                 self.require_no_folder(taken)
 
@@ -969,12 +1067,74 @@ class Reader:
             while at > 0:
                 if branch[:at] in taken:
                     other = taken[branch[:at]]
-                    raise self.wrong(
-                        where,
-                        f"makes the branch {shown(branch)}; git cannot have it beside"
-                        f" {shown(branch[:at])} ({other})",
-                    )
+                    what = f"makes the branch {shown(branch)}; git cannot have it beside"
+                    self.note(self.wrong(where, f"{what} {shown(branch[:at])} ({other})"))
                 at = branch.find("/", at + 1)
+
+
+# --- Who must wait for whom ------------------------------------------------------------------
+
+
+def order_tasks(loaded: dict[str, Any]) -> list[partition.Edge]:
+    """Let tasks that own a path both run one after the other: gives each its `order`.
+
+    That is a list of the tasks which must have ended before, each with the instances that it means
+    (see `partition.Edge`). `pinned` of the plan are the variables with other values of which it
+    might be another order.
+    """
+    tasks: list[dict[str, Any]] = loaded["tasks"]
+    variables: dict[str, str] = loaded["variables"]
+    edges = partition.edges_of([claims_of(task, variables) for task in tasks])
+    for task in tasks:
+        task["order"] = []
+    for edge in edges:
+        tasks[edge.after]["order"].append([edge.before, edge.kind])
+    marks = {mark for task in tasks for text in task["owns"] for mark in marks_of(text)}
+    named = [name for name in variables if f"raw {name}" in marks]
+    loaded["pinned"] = []
+    if named:
+        others = {name: text for name, text in variables.items() if name not in named}
+        free = partition.edges_of([claims_of(task, others) for task in tasks])
+        if [edge[:3] for edge in free] != [edge[:3] for edge in edges]:
+            loaded["pinned"] = named
+    return edges
+
+
+def marks_of(text: str | dict[str, Any]) -> list[str]:
+    """The marks of a text."""
+    return [] if isinstance(text, str) else text["marks"]
+
+
+def claims_of(task: dict[str, Any], values: dict[str, str]) -> partition.Claims:
+    """What a task owns, as far as it is known; what no value is given for may be anything."""
+    source = task["for_each"]
+    items: list[str] | None = source.get("items") if source is not None else None
+    each = None
+    if items is not None and len({*items}) == len(items):
+        each = {item: owned_by(task, {**values, "item": item}) for item in items}
+    general = owned_by(task, {**values, "item": partition.ITEM})
+    return partition.Claims(general, each, source is not None, task["depends_on"])
+
+
+def owned_by(task: dict[str, Any], values: dict[str, str]) -> list[str]:
+    """The patterns of a task with these values; FREE stands for those that are not among them."""
+    return [filled_pattern(pattern, values) for pattern in task["owns"]]
+
+
+def filled_pattern(pattern: str | dict[str, Any], values: dict[str, str]) -> str:
+    """A pattern with its values. A value never makes it one that takes back."""
+    if isinstance(pattern, str):
+        return pattern
+    rest: str = pattern["text"]
+    sign = "!" if rest.startswith("!") else ""
+    rest = rest.removeprefix("!")
+    made = ""
+    for mark in pattern["marks"]:
+        how, _, name = mark.partition(" ")
+        before, _, rest = rest.partition("{" + name + "}")
+        made += before + ("{" + name + "}" if how == "keep" else values.get(name, partition.FREE))
+    made += rest
+    return sign + partition.normal("\\" + made if made.startswith("!") else made)
 
 
 def expansions(task: dict[str, Any], field: str, where: str) -> Iterable[tuple[str, str]]:

@@ -78,6 +78,7 @@ def tasks_of(value: dict[str, Any]) -> list[loop.Task]:
     for task in tasks:
         task.worktree = os.path.join(root, task.name)
         task.after = [tasks[number] for number in task.plan["depends_on"]]
+        task.behind = [tasks[n] for n, _ in task.plan["order"] if n != task.number]
     return tasks
 
 
@@ -95,7 +96,9 @@ def parts_of(value: dict[str, Any]) -> list[str]:
     rows.append(("base-or-for_each", "-", once))
     for kind in ("preflight", "backups", "tasks", "postflight", "rollback"):
         for row in value[kind]:
-            rows.append((kind, name_of(row), row))
+            # In which order tasks run follows from all of them.
+            part = {name: field for name, field in row.items() if name != "order"}
+            rows.append((kind, name_of(row), part))
     return [
         f"{kind} {name} " + hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
         for kind, name, row in rows

@@ -122,6 +122,8 @@ class Task:
         self.name = fill(plan["name"], values)
         self.branch = fill(plan["branch"], values)
         self.after: list[Task] = []
+        # Those that own a path which it owns too, and have their turn before it.
+        self.behind: list[Task] = []
         self.worktree = ""
         self.base = ""
         self.chosen = True
@@ -1156,6 +1158,7 @@ def expand(run: Run, items: dict[int, list[str]]) -> list[Task]:
 
     `items` are those that the gate found. Raises RunError (2) for a name that will not do.
     """
+    heed_pinned(run)
     found: list[Task] = []
     groups: list[list[Task]] = []
     root = worktree_root(run)
@@ -1184,8 +1187,32 @@ def expand(run: Run, items: dict[int, list[str]]) -> list[Task]:
         for number in needed:
             other = by_item[number].get(task.item or "")
             task.after += groups[number] if other is None else [other]
+    put_in_order(groups, by_item)
     require_names(found)
     return found
+
+
+def put_in_order(groups: list[list[Task]], by_item: list[dict[str, Task]]) -> None:
+    """Let tasks that own a path both wait for one another, as the plan's `order` says."""
+    plain = [are_plain(group) for group in groups]
+    for number, group in enumerate(groups):
+        for before, kind in group[0].plan["order"] if group else ():
+            apart = kind == "item" or (kind == "plain" and plain[number] and plain[before])
+            if before != number:
+                for task in group:
+                    same = by_item[before].get(task.item or "")
+                    others = groups[before] if not apart else [same] if same else []
+                    task.behind += others
+            elif not apart:
+                for place, task in enumerate(group[1:]):
+                    task.behind.append(group[place])
+
+
+def are_plain(group: list[Task]) -> bool:
+    """Whether the items of tasks are words that no pattern reads as more, none of them twice."""
+    items = [task.item for task in group if task.item is not None]
+    odd = any(item in (".", "..") or re.search(r"[/*?\[\]\\!]", item) for item in items)
+    return not odd and len(set(items)) == len(items)
 
 
 def require_names(tasks: list[Task]) -> None:
@@ -1730,7 +1757,7 @@ def write_plan(run: Run) -> None:
         rows.append({
             "name": task.name, "number": task.number, "item": task.item, "branch": task.branch,
             "worktree": task.worktree, "base": task.base,
-            "owns": [fill(text, task.values) for text in task.plan["owns"]],
+            "owns": owned(task),
             "depends_on": [other.name for other in task.after],
             "changelog": fill(task.plan["changelog"], task.values),
             "estimate_minutes": task.plan["estimate_minutes"],
@@ -2063,15 +2090,12 @@ def collect(run: Run, task: Task, before: set[str], stamp: int) -> None:
     result["head"], result["uncommitted"] = head, sorted(left)
     committed = names_changed(run, task, head, ".") if head and head != task.base else []
     result["files_changed"] = sorted({*committed, *left})
-    owns = [fill(text, task.values) for text in task.plan["owns"]]
-    if owns and result["files_changed"]:
-        allowed = [":(top)", *(f":(top,exclude,glob){pattern}" for pattern in owns)]
-        if task.plan["changelog"] is not None:
-            path = fill(task.plan["changelog"], task.values)
-            allowed.append(f":(top,exclude,literal){path}")
-        outside = {path for _, path in look(run, task, *allowed)[2]} & set(left)
-        if committed and head:
-            outside |= set(names_changed(run, task, head, *allowed))
+    if task.plan["owns"] and result["files_changed"]:
+        outside: set[str] = set()
+        for words in not_owned(owned(task), fill(task.plan["changelog"], task.values)):
+            outside |= {path for _, path in look(run, task, *words)[2]} & set(left)
+            if committed and head:
+                outside |= set(names_changed(run, task, head, *words))
         result["out_of_scope"] = sorted(outside)
     if branch != task.branch:
         raise StepError("failed", f"the worktree is not on its branch {task.branch} any more")
@@ -2079,6 +2103,37 @@ def collect(run: Run, task: Task, before: set[str], stamp: int) -> None:
         words = ["merge-base", "--is-ancestor", task.base, head or "HEAD"]
         if git(run, task.worktree, *words)[0] != 0:
             raise StepError("failed", f"its base {task.base} is no longer part of the branch")
+
+
+def owned(task: Task) -> list[str]:
+    """The patterns of what a task may change. A value never makes it one that takes back."""
+    found: list[str] = []
+    for text in task.plan["owns"]:
+        made = fill(text, task.values)
+        written = text if isinstance(text, str) else "".join(text["text"])
+        taken = made.startswith("!") and not written.startswith("!")
+        found.append("\\" + made if taken else made)
+    return found
+
+
+def not_owned(owns: list[str], changelog: str | None) -> list[list[str]]:
+    """What git calls that which some patterns do not own: several groups of words for paths.
+
+    First all that no pattern gives; then, for each row of patterns that take back, what they match
+    and none after them gives again.
+    """
+    always = [] if changelog is None else [f":(top,exclude,literal){changelog}"]
+    gives = [f":(top,exclude,glob){text}" for text in owns if not text.startswith("!")]
+    found = [[":(top)", *gives, *always]]
+    for number, text in enumerate(owns):
+        if not text.startswith("!"):
+            continue
+        if number and owns[number - 1].startswith("!"):
+            found[-1].insert(0, f":(top,glob){text[1:]}")
+            continue
+        later = [f":(top,exclude,glob){t}" for t in owns[number:] if not t.startswith("!")]
+        found.append([f":(top,glob){text[1:]}", *later, *always])
+    return found
 
 
 def newer(task: Task, path: str, stamp: int) -> bool:
@@ -2130,17 +2185,17 @@ def has_entry(run: Run, task: Task, path: str) -> bool:
 
 
 class Order:
-    """Gives out tasks, each after what it depends on, else in the plan's order."""
+    """Gives out tasks, each after what it waits for, else in the plan's order."""
 
     def __init__(self, tasks: list[Task]) -> None:
         self.tasks = tasks
         self.place = {id(task): number for number, task in enumerate(tasks)}
-        self.waiting = [len(task.after) for task in tasks]
+        self.waiting = [len(task.after) + len(task.behind) for task in tasks]
         self.dependants: list[list[int]] = [[] for _ in tasks]
         for number, task in enumerate(tasks):
-            for other in task.after:
+            for other in (*task.after, *task.behind):
                 self.dependants[self.place[id(other)]].append(number)
-        self.ready = [number for number, task in enumerate(tasks) if not task.after]
+        self.ready = [number for number, count in enumerate(self.waiting) if not count]
 
     def take(self) -> Task:
         """The next one of those that are ready."""
@@ -2622,6 +2677,13 @@ class View:
             return [*lines, f"  {self.not_run[f'task {task.name}']}"]
         if task.after:
             lines.append("  after " + ", ".join(other.name for other in task.after))
+        if task.behind:
+            names = ", ".join(other.name for other in task.behind)
+            lines.append(f"  not beside {names}: they may change the same file")
+        own = dict(plan["order"]).get(task.number) if task.item is None else None
+        if own is not None:
+            plain = " unless the items are plain words" if own == "plain" else ""
+            lines.append(f"  one item after another{plain}: they may change the same file")
         if plan["when"] is not None:
             lines.append("  " + self.when(plan["when"], values))
         base = fill(plan["base"], values)
@@ -2778,8 +2840,12 @@ def with_unknown(run: Run, items: dict[int, list[str]], unknown: list[int]) -> l
             other for other in tasks if other.number in unknown
             and other.number in task.plan["depends_on"]
         ]  # fmt: skip
+        before = {number for number, _ in task.plan["order"]} - {task.number}
+        task.behind += [o for o in tasks if o.number in unknown and o.number in before]
         if task.number in unknown:
             task.after = [o for o in tasks if o.number in task.plan["depends_on"]]
+            task.behind = [o for o in tasks if o.number in before]
+        task.behind.sort(key=lambda other: other.number)
     return tasks
 
 
@@ -2911,6 +2977,10 @@ def phase_task(run: Run, name: str) -> int:
         why = unmet(task, task.name)
         if why:
             raise RunError(3, why)
+        for other in task.behind:
+            if other.chosen and other.status in ("not-started", "running"):
+                raise RunError(3, f"{task.name} comes after {other.name}, which is {other.status}:"
+                              " they may change the same file")  # fmt: skip
         demand_none_failed(run, task)
         say(run, task.name, "started")
         run_task(run, task)
@@ -2988,6 +3058,19 @@ def phase_status(run: Run) -> int:
                 raise
     show(table(run))
     return 0
+
+
+def heed_pinned(run: Run) -> None:
+    """Run one task at a time where variables have values that the plan's order does not count on.
+
+    Which tasks own a path both depends on them.
+    """
+    plan = run.plan
+    other = [name for name in plan["pinned"] if run.values[name] != plan["variables"][name]]
+    if other and run.max_parallel > 1 and (run.whole or run.dry):
+        run.max_parallel = 1
+        put(f"note: PLAN_{other[0]} is another than the plan's, and `owns` depends on it: "
+            "one task at a time\n")  # fmt: skip
 
 
 def note_unknown_values(run: Run) -> None:

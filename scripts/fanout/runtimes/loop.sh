@@ -38,7 +38,7 @@ plan_backups=- plan_postflight=- plan_rollback=-
 plan_part=() variable_name=() variable_value=() text=() mark=() digest=() command=() condition=()
 agent=() task_name=() task_prompt=() task_branch=() task_base=() task_owns=() task_depends=()
 task_when=() task_each=() task_setup=() task_verify=() task_agent=() task_changelog=()
-task_estimate=()
+task_estimate=() task_order=() plan_pinned=''
 
 bash_version=${BASH_VERSINFO[0]}
 newline=$'\n'
@@ -1837,6 +1837,8 @@ read_settings() {
     esac
     ((!plan_one_at_once || max_parallel == 1)) || die 2 "MAX_PARALLEL is '$max_parallel'" \
         "give 1: the mapping of the plan's agent says that two of them disturb each other"
+    plan_value=(${variable_value[@]+"${variable_value[@]}"})
+    plan_value=(${variable_value[@]+"${variable_value[@]}"})
     for ((place = 0; place < ${#variable_name[@]}; place++)); do
         name=PLAN_${variable_name[place]}
         # A name without capitals in it is still in the environment: PLAN_ has some.
@@ -1912,6 +1914,7 @@ commit_of() { # NAME
 # gate found, a list of lines by the task's place. Fails with `why`.
 expand() {
     local row lines position other members number after before behind
+    heed_pinned
     x_row=() x_item=() x_has_item=() x_slug=() x_name=() x_branch=() x_after=() x_marked=()
     group=() is_dynamic=0
     for ((row = 0; row < ${#task_name[@]}; row++)); do
@@ -1977,10 +1980,65 @@ expand() {
         done
         x_after[number]=$after
     done
+    put_in_order
     check_names
 }
 unknown_as_one=0
 items_of=() items_known=()
+
+# Lets tasks that own a path both wait for one another, as the plan's order says.
+put_in_order() {
+    local row other word before kind number last
+    x_behind=(${x_base[@]+"${x_base[@]}"})
+    ! are_all - ${task_order[@]+"${task_order[@]}"} || return 0
+    for ((row = 0; row < ${#task_order[@]}; row++)); do
+        [ "${task_order[row]}" != - ] || continue
+        for word in ${task_order[row]//,/ }; do
+            before=${word%:*} kind=${word#*:} last=''
+            if [ "$kind" = plain ]; then
+                if is_plain "$row" && is_plain "$before"; then kind=item; fi
+            fi
+            for number in ${group[row]-}; do
+                if [ "$before" = "$row" ]; then
+                    [ "$kind" = item ] || x_behind[number]+=" $last"
+                    last=$number
+                    continue
+                fi
+                for other in ${group[before]-}; do
+                    if [ "$kind" = item ] && ((x_has_item[number] && x_has_item[other])); then
+                        [ "${x_item[number]}" = "${x_item[other]}" ] || continue
+                    fi
+                    x_behind[number]+=" $other"
+                done
+            done
+        done
+    done
+}
+
+# Whether the items of a task are words that no pattern reads as more, none of them twice.
+is_plain() { # ROW
+    local number lines=''
+    for number in ${group[$1]-}; do
+        ((x_has_item[number])) || continue
+        case ${x_item[number]} in . | .. | *[][/*?\\!]*) return 1 ;; esac
+        lines+=${x_item[number]}$newline
+    done
+    [ -z "$(printf '%s' "$lines" | LC_ALL=C sort | uniq -d)" ]
+}
+
+# Runs one task at a time where variables have values that the plan's order does not count on.
+heed_pinned() {
+    local place
+    ((max_parallel > 1)) && ((whole || is_dry)) || return 0
+    for ((place = 0; place < ${#variable_name[@]}; place++)); do
+        case " $plan_pinned " in *" ${variable_name[place]} "*) ;; *) continue ;; esac
+        [ "${variable_value[place]}" != "${plan_value[place]}" ] || continue
+        max_parallel=1
+        printf "note: PLAN_%s is another than the plan's, and \`owns\` depends on it: one task at a time\n" \
+            "${variable_name[place]}" >&2
+        return
+    done
+}
 
 # Whether all words, without blanks in them, are the first one.
 are_all() { # WORD WORD...
@@ -2864,14 +2922,16 @@ items_job() { # COMMAND LOG
 
 # Records the plan as it was resolved.
 write_plan() {
-    local number row made rows='' place id values='' owns after changelog known words=()
+    local number row made rows='' place id values='' owns after changelog known words=() patterns=()
     make_folders && hash_prompts || return 1
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         row=${x_row[number]}
         owns='[]' after='[]' changelog=null answer=null
         if [ "${task_owns[row]}${task_changelog[row]}${x_has_item[number]}" != --0 ]; then
             use_task "$number"
-            texts_json "$t_owns"
+            find_owned
+            json_strings ${patterns[@]+"${patterns[@]}"}
+            json_list 3 ${quoted[@]+"${quoted[@]}"}
             owns=$answer
             text_or_null "$t_changelog"
             changelog=$answer answer=null
@@ -2953,19 +3013,6 @@ hash_prompts() {
         done
     done
     rm -rf -- "$run_dir/.prompts"
-}
-
-# Answers a JSON list of texts of the plan.
-texts_json() { # LIST
-    local id
-    listed "$1"
-    set --
-    for id in $answer; do
-        fill "$id"
-        json_string "$answer"
-        set -- "$@" "$answer"
-    done
-    json_list 3 "$@"
 }
 
 text_or_null() { # TEXT|-
@@ -3690,7 +3737,7 @@ sort_paths() { # PATH...
 
 # Records what the agent changed, commits what it left if the plan says so.
 collect() { # NUMBER STAMP
-    local out id path allowed=() committed=() outside=()
+    local out id path start allowed=() committed=() outside=() patterns=()
     look "$1" || return
     find_left "$@"
     kill -0 "$$" 2>/dev/null || exit 1
@@ -3724,25 +3771,19 @@ collect() { # NUMBER STAMP
     r_files=(${sorted[@]+"${sorted[@]}"})
     if [ "$t_owns" != - ] && ((${#r_files[@]})); then
         out=$head path=$branch
-        allowed=(':(top)')
-        listed "$t_owns"
-        for id in $answer; do
-            fill "$id"
-            allowed+=(":(top,exclude,glob)$answer")
+        find_owned
+        for ((start = -1; start < ${#patterns[@]}; start++)); do
+            find_not_owned "$start" || continue
+            if ((${#r_left[@]})); then
+                look "$1" "${allowed[@]}" || return
+                find_left "$1" "$2"
+                outside+=(${left[@]+"${left[@]}"})
+            fi
+            if ((${#committed[@]})); then
+                names_changed "$1" "${allowed[@]}" || return
+                outside+=(${names[@]+"${names[@]}"})
+            fi
         done
-        if [ "$t_changelog" != - ]; then
-            fill "$t_changelog"
-            allowed+=(":(top,exclude,literal)$answer")
-        fi
-        if ((${#left[@]})); then
-            look "$1" "${allowed[@]}" || return
-            find_left "$1" "$2"
-            outside=(${left[@]+"${left[@]}"})
-        fi
-        if ((${#committed[@]})); then
-            names_changed "$1" "${allowed[@]}" || return
-            outside+=(${names[@]+"${names[@]}"})
-        fi
         sort_paths ${outside[@]+"${outside[@]}"}
         r_outside=(${sorted[@]+"${sorted[@]}"})
         head=$out branch=$path
@@ -3752,6 +3793,44 @@ collect() { # NUMBER STAMP
     [ "$head" = "${x_base[$1]}" ] ||
         out=$(become_git "${x_worktree[$1]}" merge-base --is-ancestor "${x_base[$1]}" "$head" 2>/dev/null) ||
         fail_task failed "its base ${x_base[$1]} is no longer part of the branch"
+}
+
+# Sets `patterns` to what a task may change. A value never makes one that takes back.
+find_owned() {
+    local id
+    patterns=()
+    listed "$t_owns"
+    for id in $answer; do
+        fill "$id"
+        case ${text[id]} in '!'*) ;; *) answer=${answer/#!/$backslash!} ;; esac
+        patterns+=("$answer")
+    done
+}
+
+# Sets `allowed` to what git calls that which no pattern gives (-1), or that which a row of patterns
+# from START on takes back and none after them gives again; fails where no such row starts.
+find_not_owned() { # START
+    local place=$1 taken=0
+    allowed=(':(top)')
+    if (($1 >= 0)); then
+        case ${patterns[$1]} in '!'*) ;; *) return 1 ;; esac
+        if (($1)); then
+            case ${patterns[$1 - 1]} in '!'*) return 1 ;; esac
+        fi
+        allowed=() taken=1
+    else
+        place=0
+    fi
+    for (( ; place < ${#patterns[@]}; place++)); do
+        case ${patterns[place]} in
+        '!'*) ((!taken)) || allowed+=(":(top,glob)${patterns[place]#!}") ;;
+        *) taken=0 allowed+=(":(top,exclude,glob)${patterns[place]}") ;;
+        esac
+    done
+    if [ "$t_changelog" != - ]; then
+        fill "$t_changelog"
+        allowed+=(":(top,exclude,literal)$answer")
+    fi
 }
 
 # Decides what an agent's work is worth: changes, scope, changelog, verify.
@@ -3800,9 +3879,9 @@ order_tasks() {
     local number other
     waiting=() dependants=() ready=()
     for ((number = 0; number < ${#x_row[@]}; number++)); do
-        [ -n "${x_after[number]}" ] || { ready+=("$number") && continue; }
+        [ -n "${x_after[number]}${x_behind[number]}" ] || { ready+=("$number") && continue; }
         waiting[number]=0
-        for other in ${x_after[number]}; do
+        for other in ${x_after[number]} ${x_behind[number]}; do
             waiting[number]=$((waiting[number] + 1))
             dependants[other]="${dependants[other]-} $number"
         done
@@ -4465,6 +4544,19 @@ print_task() { # NUMBER
     fi
     for id in ${x_after[number]}; do made+="${made:+, }${x_name[id]}"; done
     [ -z "$made" ] || printf '  after %s\n' "$made"
+    made=''
+    for id in ${x_behind[number]}; do made+="${made:+, }${x_name[id]}"; done
+    [ -z "$made" ] || printf '  not beside %s: they may change the same file\n' "$made"
+    if ((!item_known)); then
+        made=''
+        case ",${task_order[x_row[number]]-}," in
+        *",${x_row[number]}:plain,"*) made=' unless the items are plain words' ;;
+        *",${x_row[number]}:all,"*) ;;
+        *) made=- ;;
+        esac
+        [ "$made" = - ] || printf '  one item after another%s: they may change the same file\n' "$made"
+        made=''
+    fi
     [ "$t_when" = - ] || print_when '  ' "$t_when"
     fill "$t_base"
     printf '  branch %s%s\n  worktree %s\n' "${x_branch[number]}" "${answer:+ from $answer}" "${x_worktree[number]}"
@@ -4659,7 +4751,7 @@ phase_gate() {
 }
 
 phase_task() { # NAME
-    local name=$1 number code=0 lost
+    local name=$1 number other code=0 lost
     expand || die 2 "$why"
     list_names
     ((is_dynamic)) || require_task "$name"
@@ -4689,6 +4781,11 @@ phase_task() { # NAME
         fi
         find_unwell "$number"
         [ -z "$answer" ] || die 3 "${x_name[number]}${answer#it}"
+        for other in ${x_behind[number]}; do
+            ((x_chosen[other])) || continue
+            case ${x_status[other]} in not-started | running) ;; *) continue ;; esac
+            die 3 "${x_name[number]} comes after ${x_name[other]}, which is ${x_status[other]}: they may change the same file"
+        done
         require_none_failed "$number"
         make_folder "$run_dir/tasks/${x_name[number]}"
         start_jobs "$run_dir/tasks/${x_name[number]}"

@@ -1,0 +1,135 @@
+"""Tasks that own a path both never run side by side, in either runner."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from fanout.partition import Meetings
+from runner_world import Runner, runner, runner_language, task
+from test_runners_alike import worlds
+
+__all__ = ["runner", "runner_language"]
+WORK = "sleep 0.1; echo x > $TASK.txt\n"
+
+
+def spans(runner: Runner) -> dict[str, tuple[str, str]]:
+    """When each task began and ended."""
+    return {
+        name: (record["started_at"], record["ended_at"])
+        for name, row in runner.tasks().items()
+        if row["status"] != "not-started" and (record := runner.result(name))["started_at"]
+    }
+
+
+def beside(runner: Runner) -> set[tuple[str, str]]:
+    """The pairs of tasks of which one began before the other had ended."""
+    found = spans(runner)
+    return {
+        (a, b) for a, b in itertools.combinations(sorted(found), 2)
+        if found[a][0] < found[b][1] and found[b][0] < found[a][1]
+    }  # fmt: skip
+
+
+def owner(name: str, *owns: str, **fields: Any) -> dict[str, Any]:
+    """A task that owns patterns, works for a moment and changes a file that it owns."""
+    return task(name, WORK, **({"owns": list(owns)} if owns else {}), **fields)
+
+
+def test_an_overlap_keeps_two_tasks_apart_and_nothing_else(runner: Runner) -> None:
+    runner.plan(
+        owner("a", "*.txt"), owner("b", "b.txt"), owner("c", "b*"), owner("free"),
+        max_parallel=4,
+    )  # fmt: skip
+    said = runner.ends(0, DRY_RUN="1")
+    assert "  not beside a: they may change the same file" in said.out
+    runner.run()
+    assert not {("a", "b"), ("a", "c"), ("b", "c")} & beside(runner)
+    assert ("a", "free") in beside(runner)
+    # What an earlier one came to does not matter: each began from the base.
+    assert runner.statuses() == {"a": "passed", "b": "passed", "c": "failed", "free": "passed"}
+
+
+@pytest.mark.parametrize("lines", ["x\ny\nz", "x\n*\nz"])
+def test_items_that_are_found_later_run_side_by_side_while_they_are_plain(
+    runner: Runner, lines: str
+) -> None:
+    each = {"run": ["printf", "%s\\n", *lines.split("\n")]}
+    runner.plan(
+        owner("t-{item}", "t-{item}*.txt", "d/{item}/f", for_each=each), max_parallel=4
+    )  # fmt: skip
+    assert "  one item after another: they may" in runner.ends(0, DRY_RUN="1").out
+    runner.plan(owner("t-{item}", "{item}.txt", for_each=each), max_parallel=4)
+    assert "after another unless the items are plain words" in runner.ends(0, DRY_RUN="1").out
+    runner.run()
+    assert len(spans(runner)) == 3
+    assert bool(beside(runner)) == ("*" not in lines)
+
+
+def test_a_value_on_which_the_order_depends_brings_one_task_at_a_time(runner: Runner) -> None:
+    runner.plan(
+        owner("a", "{A}.txt"), owner("b", "b.txt"), variables={"A": "a"}, max_parallel=4
+    )  # fmt: skip
+    assert "note:" not in runner.ends(0, DRY_RUN="1").err
+    said = runner.run(PLAN_A="b")
+    assert "PLAN_A is another than the plan's" in said.err
+    assert runner.json("plan.json")["max_parallel"] == 1
+    assert not beside(runner)
+
+
+def test_what_is_taken_back_is_out_of_scope(runner: Runner) -> None:
+    prompt = "mkdir -p d/e; for f in a d/b d/e/c d/e/keep d/x other; do echo > $f; done\n"
+    owns = ["d", "a", "!d/e", "!d/x", "d/e/keep"]
+    commit = "git add -A && git commit -q -m x\n"
+    runner.plan(task("one", prompt, owns=owns), task("two", prompt + commit, owns=owns))
+    runner.run()
+    for name in ("one", "two"):
+        assert runner.result(name)["out_of_scope"] == ["d/e/c", "d/x", "other"]
+
+
+def test_a_value_is_no_pattern_that_takes_back(runner: Runner) -> None:
+    prompt = "echo > '!x'; echo > y\n"
+    runner.plan(task("t-{item}", prompt, owns=["*", "{item}"], for_each=["!x"]))
+    runner.ends(0)
+    (row,) = runner.json("plan.json")["tasks"]
+    assert row["owns"] == ["*", r"\!x"]
+
+
+def test_one_task_alone_waits_for_its_turn_as_well(runner: Runner) -> None:
+    runner.plan(owner("a", "*.txt"), owner("b", "b.txt"))
+    runner.ends(0, "gate")
+    assert "b comes after a, which is not-started" in runner.refused(3, "task", "b")
+    runner.ends(0, "task", "a")
+    runner.ends(0, "task", "b")
+
+
+PATTERNS = ["*.txt", "a*", "b.txt", "[ab].txt", "c*.txt", "?.txt", "d.txt"]
+
+
+@settings(
+    max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
+@given(st.data())
+def test_no_overlap_runs_side_by_side_whatever_the_plan(data: st.DataObject) -> None:
+    names = ["a", "b", "c", "d", "e"]
+    tasks: list[dict[str, Any]] = []
+    for number, name in enumerate(names):
+        owns = data.draw(st.lists(st.sampled_from(PATTERNS), max_size=2, unique=True))
+        after = data.draw(st.lists(st.sampled_from(names[:number] or ["-"]), max_size=1))
+        depends = {"depends_on": after} if number and after else {}
+        tasks.append(owner(name, *owns, **depends, agent={"allow_no_change": True}))
+    tasks = data.draw(st.permutations(tasks))
+    lists = [row.get("owns", []) for row in tasks]
+    meetings = Meetings(lists).all()
+    apart = {tuple(sorted((tasks[m.a]["name"], tasks[m.b]["name"]))) for m in meetings}
+    with worlds() as runners:
+        for runner in runners:
+            runner.plan(*tasks, max_parallel=8)
+            ran = runner.run()
+            assert ran.code in (0, 1), ran.err
+            assert not beside(runner) & apart
