@@ -39,25 +39,31 @@ class Tree:
         self.python: dict[str, str] = {}
         self.by_name: dict[str, list[str]] = {}
         self.go: dict[str, list[str]] = {}
+        self.starts: dict[str, list[int]] = {}
         for path in self.files:
-            folder, name = posixpath.split(path)
             if path.endswith(".py"):
                 for module in self.python_names(path):
                     self.python.setdefault(module, path)
             elif path.endswith(".go") and not path.endswith("_test.go"):
-                self.go.setdefault(folder, []).append(path)
+                self.go.setdefault(posixpath.dirname(path), []).append(path)
             elif path.endswith((".java", *C_FILES)):
-                self.by_name.setdefault(name, []).append(path)
+                self.by_name.setdefault(posixpath.basename(path), []).append(path)
 
     def python_names(self, path: str) -> list[str]:
         """What a file may be called in an import: from the root, `src`, or outside of packages."""
         body = path.removesuffix(".py").removesuffix("/__init__")
-        parts = body.split("/")
-        start = len(parts) - 1
-        while start and "/".join([*parts[:start], "__init__.py"]) in self.files:
-            start -= 1
-        starts = {0, start} | ({1} if parts[0] in ("src", "lib") else set())
-        return [".".join(parts[n:]) for n in starts if n < len(parts)]
+        folder = body.rpartition("/")[0]
+        starts = self.starts.get(folder)
+        if starts is None:
+            parts = folder.split("/") if folder else []
+            start = len(parts)
+            while start and "/".join([*parts[:start], "__init__.py"]) in self.files:
+                start -= 1
+            below = {1} if parts[:1] in (["src"], ["lib"]) else set[int]()
+            # How many letters of the path are no part of the name.
+            sizes = {sum(len(part) + 1 for part in parts[:n]) for n in {0, start} | below}
+            starts = self.starts[folder] = sorted(sizes)
+        return [body[size:].replace("/", ".") for size in starts if size < len(body)]
 
     def imports(self, path: str, text: str) -> set[str]:
         """The files of the tree that a file imports, as its text says."""

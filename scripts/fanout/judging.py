@@ -8,7 +8,7 @@ import re
 
 from fanout import coupling, git, partition
 from fanout import plan as plans
-from fanout.errors import SkillError, usage
+from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
 from fanout.runtimes import loop
 
@@ -294,7 +294,7 @@ class Judgement:
             if len(tasks) < 2:
                 continue
             numbers = sorted(tasks)
-            clear = any(why.startswith(("owns it", "its prompt names")) for why in tasks.values())
+            clear = any(why.startswith(("owns it", "its prompt")) for why in tasks.values())
             apart = all(self.ordered(a, b) for a in numbers for b in numbers if a < b)
             made.append({
                 "path": path,
@@ -483,7 +483,7 @@ def snapshot(plan: dict[str, Any], place: str, base: str | None) -> tuple[git.Re
 
 
 def units_of(plan: dict[str, Any]) -> list[loop.Task]:
-    """What will run, in the plan's order: a task whose items are found later stands for them all."""
+    """What will run, in the plan's order; a task whose items are found later stands for them."""
     groups: list[list[loop.Task]] = []
     units: list[loop.Task] = []
     later: set[int] = set()
@@ -649,6 +649,43 @@ def judgement(path: str, place: str, base: str | None) -> Judgement:
     return Judgement(loaded, plans.parse_json(content, "the plan"), place, base)
 
 
+# --- What can be started --------------------------------------------------------------------
+
+
+def chosen_units(plan: dict[str, Any], names: list[str]) -> tuple[list[loop.Task], list[str]]:
+    """The units that are named; without names those that wait for nothing, and those that do.
+
+    A name is a unit's or a task's. Raises SkillError `unknown-task` (exit 2), `tasks-overlap`,
+    `items-unknown` (exit 3).
+    """
+    units = units_of(plan)
+    known = {unit.name: [unit] for unit in units}
+    for unit in units:
+        group = known.setdefault(written(unit.plan), [])
+        if unit not in group:
+            group.append(unit)
+    for name in names:
+        if name not in known:
+            near = plans.nearest(name, known)
+            raise usage("unknown-task", f"the plan has no task {name!r}", f"did you mean {near!r}?")
+    wanted = {id(unit) for name in names for unit in known[name]}
+    found = [u for u in units if (id(u) in wanted if names else not (u.after or u.behind))]
+    for unit in found:
+        if is_repeated_later(unit):
+            raise refused(
+                "items-unknown", f"what {unit.name!r} is repeated for is found when a runner runs",
+                "name other tasks, or render the plan",
+            )  # fmt: skip
+        for other in unit.behind:
+            if other in found:
+                raise refused(
+                    "tasks-overlap", f"{unit.name} and {other.name} may change the same file",
+                    f"start {other.name} first, {unit.name} when it has ended",
+                )  # fmt: skip
+    left = [unit.name for unit in units if unit not in found]
+    return found, [] if names else left
+
+
 # --- Drafts ---------------------------------------------------------------------------------
 
 HEADING = re.compile(r"(#{1,6})[ \t]+(.*?)[ \t]*#*[ \t]*$")
@@ -746,17 +783,17 @@ def draft(wishes: list[Wish], files: dict[str, str], name: str) -> dict[str, Any
     for path in files:
         while path := path.rpartition("/")[0]:
             parents.add(path)
-    names: dict[str, str] = {}
+    taken: list[str] = []
     for number, wish in enumerate(wishes, 1):
         slug = re.sub(r"[^a-z0-9]+", "-", wish.title.lower()).strip("-")[:40].strip("-")
-        taken = not slug or slug in names.values()
-        names[wish.title] = f"{slug[:36] or 'task'}-{number}" if taken else slug
+        taken.append(slug if slug and slug not in taken else f"{slug[:36] or 'task'}-{number}")
+    names = dict(zip([wish.title for wish in wishes], taken, strict=True))
     tasks: list[dict[str, Any]] = []
-    for wish in wishes:
+    for name_of_it, wish in zip(taken, wishes, strict=True):
         said = dict.fromkeys(word.rstrip("./") for word in WORD.findall(wish.text))
         owns = wish.paths or [word for word in said if word in files or word in parents]
         task: dict[str, Any] = {
-            "name": names[wish.title],
+            "name": name_of_it,
             "prompt": f"{wish.title}\n\n{wish.text}".strip() + "\n",
             "owns": owns or [f"{FILL_IN} the paths that it may change"],
         }

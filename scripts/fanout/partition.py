@@ -27,6 +27,7 @@ SLASH = 1 << ord("/")
 DOT = 1 << ord(".")
 ALL = (1 << 256) - 2
 WITHIN = ALL & ~SLASH
+UPPER, LOWER = ((1 << 26) - 1) << 65, ((1 << 26) - 1) << 97
 EMPTY, ALWAYS = 1, 2
 SIGNS = frozenset([SLASH, DOT])
 # What a path that is made up as an example is written with, as far as there is a choice.
@@ -219,8 +220,7 @@ def members_of(text: bytes) -> int:
 
 def folded(fits: int) -> int:
     """Bytes, and the same letters in the other case."""
-    upper, lower = span(65, 90), span(97, 122)
-    return fits | (fits & upper) << 32 | (fits & lower) >> 32
+    return fits | (fits & UPPER) << 32 | (fits & LOWER) >> 32
 
 
 def not_owned(owns: Sequence[str], changelog: str | None) -> list[list[str]]:

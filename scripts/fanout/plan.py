@@ -1100,6 +1100,19 @@ def order_tasks(loaded: dict[str, Any]) -> list[partition.Edge]:
     return edges
 
 
+def agents_of(path: str) -> list[str | None]:
+    """For each task of a good plan the mapping file that it names for its agent, if it does."""
+    value = parse_json(read_file(path, PLAN_LIMIT, "the plan"), "the plan")
+    found: list[str | None] = []
+    for task in value["tasks"]:
+        agent = {**value["agent"], **task.get("agent", {})}
+        name = agent.get("harness")
+        if "cli" in task.get("agent", {}) and "harness" not in task["agent"]:
+            name = None
+        found.append(os.path.join(os.path.dirname(path), name) if name else None)
+    return found
+
+
 def marks_of(text: str | dict[str, Any]) -> list[str]:
     """The marks of a text."""
     return [] if isinstance(text, str) else text["marks"]

@@ -13,7 +13,7 @@ PROG = HELPER
 # Each verb's purpose and an example.
 VERBS = {
     "spawn": (
-        "start a worker, or one for each prompt in a folder",
+        "start a worker, or one for each prompt in a folder or task of a plan",
         'spawn docs --prompt "Describe the API in docs/api.md"',
     ),
     "status": ("show what the workers are doing", "status --json"),
@@ -57,6 +57,7 @@ OTHERS = frozenset(
         "--repo",
         "--tmux-socket",
         "--prompts-dir",
+        "--plan",
         "--base",
         "--branch",
         "--worktree",
@@ -155,6 +156,8 @@ def add_prompt_options(parser: Parser) -> None:
 def add_spawn(parser: Parser) -> None:
     """The options of `spawn`."""
     parser.add_argument("name", nargs="?", metavar="NAME")
+    parser.add_argument("more", nargs="*", metavar="TASK", help="with --plan: only these tasks")
+    parser.add_argument("--plan", metavar="PLAN", help="one worker for each task of a plan")
     add_prompt_options(parser)
     parser.add_argument("--prompts-dir", metavar="DIR", help="one worker for each DIR/<name>.md")
     parser.add_argument(

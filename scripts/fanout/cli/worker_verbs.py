@@ -65,8 +65,11 @@ def spawn(question: Question, options: argparse.Namespace) -> Answer:
     from fanout import copies, spawning, tmux
 
     repo = question.repository()
-    many = options.prompts_dir is not None
-    requests = spawn_requests(repo, options)
+    many = options.prompts_dir is not None or options.plan is not None
+    if options.plan is not None:
+        requests = plan_requests(repo, options)
+    else:
+        requests = spawn_requests(repo, options)
     tmux.require_tmux()
     if options.dry_run:
         return spawn_plan(repo, requests, many)
@@ -273,7 +276,7 @@ def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Reques
             agent_args=agent_args,
             prompt_mode=mode,
             prompt_arg=options.prompt_arg if options.prompt_arg is not None else mapping.prompt_arg,
-            owns=options.owns,
+            owns=owned(options.owns),
             copies=options.copy,
             setups=options.setup,
             env=env,
@@ -288,6 +291,80 @@ def spawn_requests(repo: Repository, options: argparse.Namespace) -> list[Reques
     ]
 
 
+def plan_requests(repo: Repository, options: argparse.Namespace) -> list[Request]:
+    """The requests for tasks of a plan: each is what its runner would make, but interactive."""
+    from fanout import git, judging, plan
+    from fanout.runtimes import loop
+
+    given = ("prompts_dir", "base", "branch", "worktree", "prompt", "prompt_file")
+    if options.owns or any(getattr(options, name) is not None for name in given):
+        raise usage(
+            "usage",
+            "--plan says names, prompts, branches, places, base and owned files itself",
+            "leave out --prompt, --prompts-dir, --base, --branch, --worktree and --owns",
+        )
+    value = plan.load_plan(options.plan).value
+    for name, text in value["variables"].items():
+        value["variables"][name] = os.environ.get(f"PLAN_{name}", text)
+    # What a value changes in the order counts as well.
+    plan.order_tasks(value)
+    units, waiting = judging.chosen_units(value, [n for n in (options.name, *options.more) if n])
+    if waiting:
+        warn("not started, because they wait for others: " + ", ".join(waiting[:20]))
+    folder = os.path.join(options.repo, loop.fill(value["repo"], value["variables"]))
+    if git.open_repository(folder).common_dir != repo.common_dir:
+        raise usage("other-repository", f"the plan is about {folder!r}", "give --repo DIR")
+    root = loop.fill(value["worktree_root"], value["variables"])
+    own = plan.agents_of(options.plan)
+    requests: list[Request] = []
+    for unit in units:
+        told = {**unit.values, "REPO_ROOT": repo.main_root}
+        row = unit.plan
+        for text in (row["prompt"], row["base"] or value["base"], *row["owns"]):
+            lost = [mark for mark in plan.marks_of(text) if mark in ("raw RUN_ID", "raw RUN_DIR")]
+            if lost:
+                raise usage("no-run", f"{unit.name} needs {lost[0][4:]}, which only a run has")
+        if row["when"] is not None:
+            warn(f"{unit.name} has a condition, which is not looked at here")
+        harness, cli = options.harness, options.agent_cli
+        if harness is None and cli is None:
+            harness = own[unit.number]
+            cli = None if harness else loop.fill(row["agent"]["cli"], told)
+        base = loop.fill(row["base"] or value["base"], told)
+        steps = [step for step in row["setup"] if step["when"] is None]
+        changed = {
+            "plan": None,
+            "name": unit.name,
+            "prompt": loop.fill(row["prompt"], told),
+            "branch": unit.branch,
+            "base": None if base == "HEAD" else base,
+            "worktree": os.path.join(repo.main_root, root, unit.name) if root else None,
+            "owns": plan.owned_by(row, told),
+            "harness": harness,
+            "agent_cli": cli,
+            "setup": [*options.setup, *(loop.clear(step, told) for step in steps)],
+        }
+        requests += spawn_requests(repo, argparse.Namespace(**{**vars(options), **changed}))
+    return requests
+
+
+def owned(patterns: list[str]) -> list[str]:
+    """Patterns of `--owns` as git takes them. Raises SkillError `invalid-owns` (exit 2)."""
+    import re
+
+    from fanout.partition import normal
+    from fanout.plan import OWNED
+
+    for number, text in enumerate(patterns):
+        if re.match(OWNED, text) is None or (not number and text.startswith("!")):
+            raise usage(
+                "invalid-owns",
+                f"--owns {text[:80]!r} is no pattern of files in the repository",
+                "give a relative path or pattern; `!` takes back what one before it gives",
+            )
+    return [normal(text) for text in patterns]
+
+
 def split_words(text: str) -> list[str]:
     """Words as a shell takes them. Raises ValueError."""
     if not text.strip():
@@ -300,6 +377,8 @@ def split_words(text: str) -> list[str]:
 def read_prompts(options: argparse.Namespace, mode: str) -> dict[str, str]:
     """The prompts of a `spawn` call by worker name."""
     if options.prompts_dir is None:
+        if options.more:
+            raise usage("usage", f"unrecognized arguments: {' '.join(options.more)}")
         if options.name is None:
             raise usage("usage", "give a NAME, or --prompts-dir DIR", f"see `{PROG} spawn --help`")
         prompt = read_prompt(options.prompt, options.prompt_file)
