@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 
-from fanout import git, merging, partition, worktrees
+from fanout import git, integrations, partition, worktrees
 from fanout import workers as life
 from fanout.errors import SkillError
 from fanout.fields import NamedTuple
@@ -37,7 +37,7 @@ class Changed(NamedTuple):
 def look(repo: git.Repository, names: list[str]) -> tuple[dict[str, Any], list[SkillError]]:
     """The answer about live workers, and the records that cannot be read."""
     workers, errors = life.load_all(repo.common_dir, names)
-    with merging.scratch(repo.common_dir) as env:
+    with integrations.scratch(repo.common_dir) as env:
         found = [
             changed(worker, env) for worker in workers if os.path.isdir(worker.worktree)
         ]  # fmt: skip
@@ -127,7 +127,7 @@ def commit_of(worker: life.Worker, env: dict[str, str]) -> str:
         try:
             git.require_git(tree, "add", "--all", "--ignore-errors", env=with_index)
             made = git.require_git(tree, "write-tree", env=with_index).text.strip()
-            return merging.bare_commit(tree, made, head, env)
+            return integrations.bare_commit(tree, made, head, env)
         except SkillError as error:
             # A file went while it was read.
             last = error
@@ -142,7 +142,7 @@ def conflicts_of(
     pairs = [
         (a, b) for a, b in itertools.combinations(found, 2) if a.commit and b.commit
     ]  # fmt: skip
-    merges = merging.merge_all(repo.common_dir, [(a.commit, b.commit) for a, b in pairs], env)
+    merges = integrations.merge_all(repo.common_dir, [(a.commit, b.commit) for a, b in pairs], env)
     return [
         {"a": a.name, "b": b.name, **merged.to_json()}
         for (a, b), merged in zip(pairs, merges, strict=True) if merged.outcome != "clean"
