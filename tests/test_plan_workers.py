@@ -499,7 +499,12 @@ def test_a_worker_of_a_plan_has_what_the_plan_says(world: World) -> None:
     record = json.loads((world.record("a") / "worker.json").read_text())
     assert record["owns"] == ["src/", "!src/gen"]
     assert "-x" not in record["argv"]
-    assert world.run(*"spawn b --agent-cli /bin/true --prompt x --owns ../x".split()).code == 2
+    assert (
+        world.run(
+            *["spawn", "b", "--agent-cli", "/bin/true", "--prompt", "x", "--owns", "../x"]
+        ).code
+        == 2
+    )
 
 
 # --- The reference --------------------------------------------------------------------------
