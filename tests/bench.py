@@ -598,6 +598,43 @@ class Bench:
                 f"forecast of 20, {what}", files, Target(0.25, 0, 0), floors, ours, starts, note
             )
 
+    def check_plan(self, tasks: int, files: int, rounds: int) -> None:
+        """Check a plan of many tasks over many files, each of which some task owns."""
+        floors: list[Cost] = []
+        ours: list[Cost] = []
+        starts: list[Cost] = []
+        self.count += 1
+        repo = self.make(f"check-{self.count}")
+        self.do(["git", "init", "-q"], repo)
+        lines = ["commit HEAD", "committer B <b@example.invalid> 1 +0000", "data 1", "x"]
+        for number in range(files):
+            folder = f"src/part_{number % tasks}/d{number % 7}"
+            text = f"import os\nimport part_{number % tasks}.d0.f{number % tasks}\n"
+            lines += [f"M 100644 inline {folder}/f{number}.py", f"data {len(text)}", text]
+        words = ["git", "fast-import", "--quiet"]
+        done = subprocess.run(
+            words, cwd=repo, env=self.env, input="\n".join(lines) + "\n", text=True, check=False
+        )  # fmt: skip
+        if done.returncode:
+            fail("the repository for check was not made")
+        rows = [
+            {
+                "name": f"t{number}", "prompt": "Do it.", "estimate_minutes": 30,
+                "owns": [f"src/part_{number}/**", f"tests/part_{number}/test_*.py"],
+            }
+            for number in range(tasks)
+        ]  # fmt: skip
+        plan = self.write(f"check-{self.count}.json", json.dumps(
+            {"agent": {"cli": "agent"}, "max_parallel": 8, "tasks": rows}
+        ))  # fmt: skip
+        argv = [*PYTHON, os.path.join(SCRIPTS, "plan_workers.py"), "check", plan]
+        for _ in range(rounds + 1):
+            starts.append(self.start())
+            floors.append(self.timed(["git", "ls-tree", "-r", "HEAD"], repo))
+            ours.append(self.timed(argv, repo))
+        name = f"check of {tasks} tasks"
+        self.add(name, files, Target(0, 0, 2000), floors[1:], ours[1:], starts[1:])
+
     def branches(self, repo: str, names: list[str], *, shared: bool) -> None:
         """Branches with one commit each that merge cleanly, in files of their own or in one."""
         lines = [f"line {number}\n" for number in range(20 * len(names))]
@@ -1019,6 +1056,10 @@ def main() -> int:
         ("growth", lambda: bench.growth([50, 150] if quick else [50, 200, 500], 3 if quick else 9)),
         ("stop", lambda: bench.stop_many(1 if quick else 5)),
         ("calls", lambda: bench.calls_by_workers((2, 12) if quick else (2, 40))),
+        (
+            "check",
+            lambda: bench.check_plan(*((50, 5000, 1) if quick else (200, 50_000, 5))),
+        ),
         ("runner", lambda: bench.runner(10 if quick else 50, 1 if quick else 5)),
         ("runner facts", lambda: bench.runner_facts(100 if quick else 1000)),
     ]

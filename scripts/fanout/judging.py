@@ -173,7 +173,7 @@ class Judgement:
             paths = list(self.files[a])
         paths.sort()
         by = "depends_on" if a != b and self.ordered(a, b) else "order of the plan"
-        made = {
+        made: dict[str, Any] = {
             "a": self.names[a],
             "b": self.names[b],
             "paths": paths[:MOST_PATHS] or [shown(example)],
@@ -502,15 +502,19 @@ def units_of(plan: dict[str, Any]) -> list[loop.Task]:
         if source is not None and "items" not in source:
             later.add(number)
         groups.append(group)
-    by_item = [{u.item: u for u in group if u.item is not None} for group in groups]
+    by_item: list[dict[str, loop.Task]] = [
+        {unit.item: unit for unit in group if unit.item is not None} for group in groups
+    ]
     for unit in units:
-        for number in unit.plan["depends_on"]:
+        needed: list[int] = unit.plan["depends_on"]
+        for number in needed:
             other = by_item[number].get(unit.item or "")
             unit.after += groups[number] if other is None else [other]
     known = [[] if number in later else group for number, group in enumerate(groups)]
     loop.put_in_order(known, by_item)
     for unit in units:
-        for number, _ in unit.plan["order"]:
+        befores: list[int] = [number for number, _ in unit.plan["order"]]
+        for number in befores:
             if number != unit.number and (number in later or unit.number in later):
                 unit.behind += [u for u in groups[number] if u not in unit.behind]
     return units
@@ -728,8 +732,8 @@ def from_json(text: str, what: str) -> list[Wish]:
         fields: dict[str, Any] = row  # pyright: ignore[reportUnknownVariableType]
         title = str(fields.get("name") or fields.get("title") or "")
         prompt = str(fields.get("prompt") or fields.get("title") or "")
-        paths = fields.get("paths") or fields.get("owns") or []
-        after = fields.get("depends_on") or []
+        paths: Any = fields.get("paths") or fields.get("owns") or []
+        after: Any = fields.get("depends_on") or []
         if not title or not is_texts(paths) or not is_texts(after):
             raise usage("invalid-tasks", f"{what}: [{number}] needs a title, and lists of texts")
         found.append(Wish(title, prompt, paths, after, fields.get("estimate_minutes")))

@@ -436,7 +436,7 @@ def shared(a: Machine, b: Machine) -> str | None:
     # What the last part of the path is so far: 0 nothing, 1 and 2 dots, 3 a name.
     first = (a.start, b.start, 0)
     came: dict[Place, tuple[Place, int] | None] = {first: None}
-    queue = deque([first])
+    queue: deque[Place] = deque([first])
     while queue:
         here = queue.popleft()
         mine, yours, part = here

@@ -179,7 +179,7 @@ def explain(options: argparse.Namespace) -> Answer:
     beside = [
         other for number in waves for other in data["waves"][number - 1] if other not in units
     ]
-    found = {
+    found: dict[str, Any] = {
         **task,
         "waves": waves,
         "beside": beside,

@@ -311,7 +311,8 @@ def plan_requests(repo: Repository, options: argparse.Namespace) -> list[Request
     units, waiting = judging.chosen_units(value, [n for n in (options.name, *options.more) if n])
     if waiting:
         warn("not started, because they wait for others: " + ", ".join(waiting[:20]))
-    folder = os.path.join(options.repo, loop.fill(value["repo"], value["variables"]))
+    place: str = loop.fill(value["repo"], value["variables"])
+    folder = os.path.join(str(options.repo), place)
     if git.open_repository(folder).common_dir != repo.common_dir:
         raise usage("other-repository", f"the plan is about {folder!r}", "give --repo DIR")
     root = loop.fill(value["worktree_root"], value["variables"])
