@@ -111,7 +111,7 @@ PATTERNS = ["*.txt", "a*", "b.txt", "[ab].txt", "c*.txt", "?.txt", "d.txt"]
 
 
 @settings(
-    max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate],
+    max_examples=2, deadline=None, phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
 @given(st.data())
