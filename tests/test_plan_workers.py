@@ -448,7 +448,7 @@ def test_a_large_plan_takes_little_time(world: World) -> None:
         world.git("rm", "-rq", "--cached", ".")
         world.git("-c", f"alias.fill=!git update-index --index-info < {rows}", "fill")
         world.git("commit", "-q", "-m", "many")
-        path = write(world, *(own(f"t{n}", f"src/m{n}/**", f"docs/m{n}*") for n in range(size)))
+        path = write(world, *(own(f"t{n}", f"src/m{n}/**", f"docs/m{n}/*") for n in range(size)))
         begin = time.process_time()
         data = judging.judge(path, str(world.repo), None)
         took.append(time.process_time() - begin)
