@@ -1196,7 +1196,8 @@ def put_in_order(groups: list[list[Task]], by_item: list[dict[str, Task]]) -> No
     """Let tasks that own a path both wait for one another, as the plan's `order` says."""
     plain = [are_plain(group) for group in groups]
     for number, group in enumerate(groups):
-        for before, kind in group[0].plan["order"] if group else ():
+        order: list[tuple[int, str]] = group[0].plan["order"] if group else []
+        for before, kind in order:
             apart = kind == "item" or (kind == "plain" and plain[number] and plain[before])
             if before != number:
                 for task in group:
