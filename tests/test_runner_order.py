@@ -14,7 +14,9 @@ from runner_world import Runner, runner, runner_language, task
 from test_runners_alike import worlds
 
 __all__ = ["runner", "runner_language"]
-WORK = "sleep 0.1; echo x > $TASK.txt\n"
+WORK = "echo x > $TASK.txt\n"
+# Long enough for what may begin meanwhile to do so on a machine with much to do.
+SLOW = "sleep 0.7; "
 
 
 def spans(runner: Runner) -> dict[str, tuple[str, str]]:
@@ -37,7 +39,7 @@ def beside(runner: Runner) -> set[tuple[str, str]]:
 
 def owner(name: str, *owns: str, **fields: Any) -> dict[str, Any]:
     """A task that owns patterns, works for a moment and changes a file that it owns."""
-    return task(name, WORK, **({"owns": list(owns)} if owns else {}), **fields)
+    return task(name, SLOW + WORK, **({"owns": list(owns)} if owns else {}), **fields)
 
 
 def test_an_overlap_keeps_two_tasks_apart_and_nothing_else(runner: Runner) -> None:
@@ -122,7 +124,8 @@ def test_no_overlap_runs_side_by_side_whatever_the_plan(data: st.DataObject) -> 
         owns = data.draw(st.lists(st.sampled_from(PATTERNS), max_size=2, unique=True))
         after = data.draw(st.lists(st.sampled_from(names[:number] or ["-"]), max_size=1))
         depends = {"depends_on": after} if number and after else {}
-        tasks.append(owner(name, *owns, **depends, agent={"allow_no_change": True}))
+        made = owner(name, *owns, **depends, agent={"allow_no_change": True})
+        tasks.append(made | {"prompt": "sleep 0.1; " + WORK})
     tasks = data.draw(st.permutations(tasks))
     lists = [row.get("owns", []) for row in tasks]
     meetings = Meetings(lists).all()
