@@ -27,7 +27,7 @@ LAYERS = [
     },
     {"book", "git", "proctree", "reading_help", "records"},
     {"harness"},
-    {"bash_data", "plan", "tmux", "worktrees"},
+    {"plan", "tmux", "worktrees"},
     {
         "conventions",
         "converting",
@@ -39,7 +39,7 @@ LAYERS = [
         "rendering",
     },
     {"workers"},
-    {"contract", "copies", "delivery", "flagging", "jobs", "overlapping"},
+    {"copies", "delivery", "flagging", "jobs", "overlapping"},
     {"candidates", "starting", "steering", "takeback"},
     {"changelog", "cleaning", "ending", "resuming", "sending", "spawning"},
     {"approvals"},

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.contract import changelog_place
 from fanout.conventions import convention_in, convention_of
 from fanout.errors import SkillError
+from fanout.starting import changelog_place
 from world import World
 
 TOWNCRIER = {"pyproject.toml": '[tool.towncrier]\ndirectory = "news"\n'}

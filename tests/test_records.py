@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from fanout import records
-from fanout.contract import event_command
 from fanout.errors import ExitCode, SkillError
 from fanout.records import (
     Event,
@@ -30,6 +29,7 @@ from fanout.records import (
     read_record,
     write_json,
 )
+from fanout.starting import event_command
 from inside import Call, call, refusal
 from world import ROOT, SCRIPTS, World, wait_for
 
@@ -528,7 +528,7 @@ def test_the_command_given_to_agents_works_as_shell_words(world: World, tree: Pa
         path.chmod(0o500 if path.is_dir() else 0o400)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from fanout.contract import event_command; print(event_command())"
+        "from fanout.starting import event_command; print(event_command())"
     )
     shown = subprocess.run(
         [sys.executable, "-B", "-c", code, str(skill / "scripts")], capture_output=True, text=True,

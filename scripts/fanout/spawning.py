@@ -7,7 +7,6 @@ import os
 import time
 
 from fanout import (
-    contract,
     copies,
     delivery,
     git,
@@ -131,7 +130,7 @@ def full_prompt(request: Request) -> str:
     return (
         request.prompt.rstrip("\n")
         + "\n"
-        + contract.contract(
+        + starting.contract(
             name=request.name, worktree=request.worktree, branch=request.branch, owns=request.owns
         )
     )
