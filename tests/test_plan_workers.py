@@ -99,7 +99,7 @@ def test_what_is_no_plan_is_told(world: World, content: str) -> None:
     assert (ran.code, ran.data["verdict"]) == (2, "invalid")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_all_errors_and_the_first_one_agree(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
@@ -191,7 +191,7 @@ def test_only_capitals_make_the_difference(world: World) -> None:
     assert "b and c own paths that differ in capitals alone" in said
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_tasks_that_overlap_are_never_in_one_wave(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -443,7 +443,7 @@ def test_a_large_plan_takes_little_time(world: World) -> None:
     for size in (25, 50):
         rows = world.root / "rows"
         rows.write_text("".join(
-            f"100644 {blob}\tsrc/m{n % size}/d{n % 7}/f{n}.txt\n" for n in range(size * 200)
+            f"100644 {blob}\tsrc/m{n % size}/d{n % 7}/f{n}.txt\n" for n in range(size * 80)
         ))  # fmt: skip
         world.git("rm", "-rq", "--cached", ".")
         world.git("-c", f"alias.fill=!git update-index --index-info < {rows}", "fill")
@@ -452,7 +452,7 @@ def test_a_large_plan_takes_little_time(world: World) -> None:
         begin = time.process_time()
         data = judging.judge(path, str(world.repo), None)
         took.append(time.process_time() - begin)
-        assert [task["files"] for task in data["tasks"]] == [200] * size
+        assert [task["files"] for task in data["tasks"]] == [80] * size
     assert took[1] < 4 * took[0] + 0.1, took
     assert data["waves"] == [[f"t{n}" for n in range(50)]]
 

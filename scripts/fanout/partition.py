@@ -90,13 +90,13 @@ def read(text: str) -> Pattern:
     """A pattern, without its sign, ready to be matched."""
     raw = text.encode("utf-8", "surrogateescape")
     if FREE in text or ITEM in text:
-        return with_unknown(raw)
+        return with_unknown(text)
     if SPECIAL.isdisjoint(text):
         if raw.endswith(b"/"):
             return Pattern([[*literal(raw), Item(ALL, many=True)]], below=False)
         return Pattern([literal(raw)], below=True)
-    sequence = glob(raw)
-    sequences = [] if sequence is None else [sequence]
+    found = [glob(word.encode("utf-8", "surrogateescape")) for word in spelled(text)]
+    sequences = [sequence for sequence in found if sequence is not None]
     if not frozenset("*?\\").isdisjoint(text):
         return Pattern(sequences, below=False)
     # Git takes a file's own name for it as well: `pages/[id]` owns the folder of that name.
@@ -104,8 +104,36 @@ def read(text: str) -> Pattern:
     return Pattern([*sequences, literal(raw), beneath], below=False)
 
 
-def with_unknown(raw: bytes) -> Pattern:
+def spelled(text: str, ends: str = "/") -> list[str]:
+    """A pattern, and what it is with the brackets of its first parts as plain letters.
+
+    So `pages/[id]/*` owns what lies in the folder of that name. Git itself sees it so in some of
+    its commands and not in others, and therefore is given all of them.
+    """
+    found = [text]
+    part = 0
+    for at, letter in enumerate(text):
+        if letter in "*?\\":
+            break
+        if letter in ends:
+            if "[" in text[part:at]:
+                found.append(text[:at].replace("[", "\\[") + text[at:])
+            part = at
+    return found
+
+
+def with_unknown(text: str) -> Pattern:
     """A pattern in which text is not known yet: all that it may match."""
+    texts = spelled(text, "/" + FREE + ITEM)
+    if frozenset("*?\\").isdisjoint(text) and "[" in text:
+        texts.append(text.replace("[", "\\["))
+    below = frozenset("*?").isdisjoint(text)
+    return Pattern([sequence_with_unknown(word) for word in texts], below)
+
+
+def sequence_with_unknown(text: str) -> list[Item]:
+    """The sequence of one way to spell a pattern in which text is not known yet."""
+    raw = text.encode("utf-8", "surrogateescape")
     pieces = raw.replace(ITEM.encode(), FREE.encode()).split(b"\0")
     if any(b"[" in piece or b"]" in piece for piece in pieces[1:]):
         # What is put in could open a bracket or close one.
@@ -114,11 +142,11 @@ def with_unknown(raw: bytes) -> Pattern:
     made: list[Item] = []
     for sequence, piece in zip(found, [*pieces[1:], b""], strict=True):
         if sequence is None:
-            return Pattern([[Item(ALL, many=True)]], below=False)
+            return [Item(ALL, many=True)]
         # It may be `**`, which takes the slash after it along.
         made += [*sequence, Item(ALL, True, ALWAYS if piece.startswith(b"/") else 0)]
     made.pop()
-    return Pattern([made], below=not any(b"*" in piece or b"?" in piece for piece in pieces))
+    return made
 
 
 def glob(raw: bytes) -> list[Item] | None:
@@ -230,17 +258,22 @@ def not_owned(owns: Sequence[str], changelog: str | None) -> list[list[str]]:
     and none after them gives again. The file `changelog` is always allowed. Runners carry the same.
     """
     always = [] if changelog is None else [f":(top,exclude,literal){changelog}"]
-    gives = [f":(top,exclude,glob){text}" for text in owns if not text.startswith("!")]
-    found = [[":(top)", *gives, *always]]
+    found = [[":(top)", *called(":(top,exclude,glob)", owns), *always]]
     for number, text in enumerate(owns):
         if not text.startswith("!"):
             continue
+        taken = called(":(top,glob)", [text[1:]])
         if number and owns[number - 1].startswith("!"):
-            found[-1].insert(0, f":(top,glob){text[1:]}")
+            found[-1] = taken + found[-1]
             continue
-        later = [f":(top,exclude,glob){t}" for t in owns[number:] if not t.startswith("!")]
-        found.append([f":(top,glob){text[1:]}", *later, *always])
+        found.append([*taken, *called(":(top,exclude,glob)", owns[number:]), *always])
     return found
+
+
+def called(magic: str, texts: Sequence[str]) -> list[str]:
+    """Words by which git finds what some patterns give."""
+    gives = [text for text in texts if not text.startswith("!")]
+    return [magic + word for text in gives for word in spelled(text)]
 
 
 # --- Matching -------------------------------------------------------------------------------

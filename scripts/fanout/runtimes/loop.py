@@ -2124,16 +2124,37 @@ def not_owned(owns: list[str], changelog: str | None) -> list[list[str]]:
     and none after them gives again.
     """
     always = [] if changelog is None else [f":(top,exclude,literal){changelog}"]
-    gives = [f":(top,exclude,glob){text}" for text in owns if not text.startswith("!")]
-    found = [[":(top)", *gives, *always]]
+    found = [[":(top)", *called(":(top,exclude,glob)", owns), *always]]
     for number, text in enumerate(owns):
         if not text.startswith("!"):
             continue
+        taken = called(":(top,glob)", [text[1:]])
         if number and owns[number - 1].startswith("!"):
-            found[-1].insert(0, f":(top,glob){text[1:]}")
+            found[-1] = taken + found[-1]
             continue
-        later = [f":(top,exclude,glob){t}" for t in owns[number:] if not t.startswith("!")]
-        found.append([f":(top,glob){text[1:]}", *later, *always])
+        found.append([*taken, *called(":(top,exclude,glob)", owns[number:]), *always])
+    return found
+
+
+def called(magic: str, texts: list[str]) -> list[str]:
+    """Words by which git finds what some patterns give.
+
+    They are said with the brackets of their first parts as plain letters as well, since git takes
+    these for a folder's own name in some of its commands and not in others.
+    """
+    found: list[str] = []
+    for text in texts:
+        if text.startswith("!"):
+            continue
+        found.append(magic + text)
+        part = 0
+        for at, letter in enumerate(text):
+            if letter in "*?\\":
+                break
+            if letter == "/":
+                if "[" in text[part:at]:
+                    found.append(magic + text[:at].replace("[", "\\[") + text[at:])
+                part = at
     return found
 
 

@@ -1838,7 +1838,6 @@ read_settings() {
     ((!plan_one_at_once || max_parallel == 1)) || die 2 "MAX_PARALLEL is '$max_parallel'" \
         "give 1: the mapping of the plan's agent says that two of them disturb each other"
     plan_value=(${variable_value[@]+"${variable_value[@]}"})
-    plan_value=(${variable_value[@]+"${variable_value[@]}"})
     for ((place = 0; place < ${#variable_name[@]}; place++)); do
         name=PLAN_${variable_name[place]}
         # A name without capitals in it is still in the environment: PLAN_ has some.
@@ -3823,14 +3822,29 @@ find_not_owned() { # START
     fi
     for (( ; place < ${#patterns[@]}; place++)); do
         case ${patterns[place]} in
-        '!'*) ((!taken)) || allowed+=(":(top,glob)${patterns[place]#!}") ;;
-        *) taken=0 allowed+=(":(top,exclude,glob)${patterns[place]}") ;;
+        '!'*) ((!taken)) || call ':(top,glob)' "${patterns[place]#!}" ;;
+        *) taken=0; call ':(top,exclude,glob)' "${patterns[place]}" ;;
         esac
     done
     if [ "$t_changelog" != - ]; then
         fill "$t_changelog"
         allowed+=(":(top,exclude,literal)$answer")
     fi
+}
+
+# Adds to `allowed` the words by which git finds what a pattern gives: also with the brackets of its
+# first parts as plain letters, since git takes these for a folder's own name in some of its commands
+# and not in others.
+call() { # MAGIC PATTERN
+    local part front='' rest=$2 bracket='['
+    allowed+=("$1$2")
+    while [ "$rest" != "${rest#*/}" ]; do
+        part=${rest%%/*} rest=${rest#*/}
+        case $part in *[*?\\]*) return ;; esac
+        front+=$part
+        case $part in *"$bracket"*) allowed+=("$1${front//"$bracket"/$backslash$bracket}/$rest") ;; esac
+        front+=/
+    done
 }
 
 # Decides what an agent's work is worth: changes, scope, changelog, verify.
