@@ -83,9 +83,13 @@ shell: need-python ## shellcheck every shell script; what runners carry as it st
 	find $(CODE) tools "$$folder" -name '*.sh' ! -path '*/runtimes/*' \
 	-exec $(RUN) shellcheck .ci/run {} +
 
-skill: need ## agentskills validate, on a copy in a folder named like the skill
-	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && \
-	sh tools/dev.sh copy "$$copy/$(SKILL)" && $(RUN) agentskills validate "$$copy/$(SKILL)"
+# skillscheck takes every file for one that an agent reads, so the rooms and the lock are left out.
+skill: need ## three validators of skills, on a copy in a folder named like the skill
+	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && export PYTHONPATH=tests/offline && \
+	sh tools/dev.sh copy "$$copy/$(SKILL)" && $(RUN) agentskills validate "$$copy/$(SKILL)" && \
+	$(RUN) skillcheck --strict --config tests/skillcheck.toml "$$copy/$(SKILL)/SKILL.md" && \
+	rm -rf "$$copy/$(SKILL)/scripts/fanout" "$$copy/$(SKILL)/uv.lock" && \
+	{ $(RUN) skillscheck --strict "$$copy/$(SKILL)" >"$$copy/answer" || { cat "$$copy/answer"; exit 1; }; }
 
 lock: need-python ## check that uv.lock fits pyproject.toml
 	@$(UV) lock --check
