@@ -19,7 +19,7 @@ UV := sh tools/dev.sh uv
 RUN := $(UV) run --frozen
 
 .NOTPARALLEL:
-.PHONY: help demo bench fire test test-long test-harnesses test-harnesses-all validate lint style types compile shell skill lock clean need \
+.PHONY: help demo bench fire test test-long test-harnesses test-harnesses-all validate lint style types compile shell skill lock clean poster need \
 need-python need-node
 
 help: ## list the targets
@@ -90,6 +90,9 @@ skill: need ## three validators of skills, on a copy in a folder named like the 
 	$(RUN) skillcheck --strict --config tests/skillcheck.toml "$$copy/$(SKILL)/SKILL.md" && \
 	rm -rf "$$copy/$(SKILL)/scripts/fanout" "$$copy/$(SKILL)/uv.lock" && \
 	{ $(RUN) skillscheck --strict "$$copy/$(SKILL)" >"$$copy/answer" || { cat "$$copy/answer"; exit 1; }; }
+
+poster: need-python ## make poster/screenshot.png of poster/index.html, in a headless Chromium
+	@"$(PYTHON)" -B tests/poster.py
 
 lock: need-python ## check that uv.lock fits pyproject.toml
 	@$(UV) lock --check
