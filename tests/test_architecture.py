@@ -46,6 +46,7 @@ LAYERS = [
     {"building", "collecting", "reviewing"},
     {"integrating"},
     {"handover"},
+    {"self_checks"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 

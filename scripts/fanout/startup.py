@@ -17,11 +17,14 @@ from types import CodeType
 PACKAGES = ("fanout", "fanout.cli", "fanout.runtimes")
 
 
-def prepare(scripts: str) -> None:
-    """Die quietly of Ctrl-C until the command catches signals; keep what is compiled from here."""
+def prepare(scripts: str, *, keep: bool = True) -> None:
+    """Die quietly of Ctrl-C until the command catches signals; keep what is compiled from here.
+
+    Without `keep` nothing is written to the user's cache folder.
+    """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    Loader.folder = "" if sys.flags.dont_write_bytecode else cache_folder()
+    Loader.folder = "" if sys.flags.dont_write_bytecode or not keep else cache_folder()
     Finder.scripts = scripts
     sys.meta_path.insert(0, Finder)
     # All else is looked for in the standard library alone.
