@@ -19,8 +19,8 @@ UV := sh tools/dev.sh uv
 RUN := $(UV) run --frozen
 
 .NOTPARALLEL:
-.PHONY: help demo bench fire test test-long test-harnesses test-harnesses-all validate lint style types compile shell skill lock clean poster need \
-need-python need-node
+.PHONY: help demo bench fire test test-long test-poster test-installs test-harnesses test-harnesses-all \
+validate lint style types compile shell skill lock poster clean need need-python need-node
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
@@ -55,7 +55,13 @@ fire: need ## kill every command before each of its steps (takes some half an ho
 	PYTHONPATH=scripts:tests $(RUN) python tests/fleet.py $$seed || exit 1; \
 	PYTHONPATH=scripts:tests $(RUN) python tests/integration_fleet.py $$seed || exit 1; done
 
-validate: need lock lint test test-long skill ## everything that must pass: lint, tests, the skill's format
+test-poster: need ## open the poster in a real browser
+	@$(RUN) pytest -m browser $(ARGS)
+
+test-installs: need need-node ## install the skill as users do and let its self-test run there
+	@$(RUN) python tests/installs.py $(ARGS)
+
+validate: need lock lint test test-long test-poster test-installs skill ## everything that must pass
 
 lint: style types compile shell ## ruff, pyright, ty, py_compile, shellcheck
 
@@ -83,12 +89,12 @@ shell: need-python ## shellcheck every shell script; what runners carry as it st
 	find $(CODE) tools "$$folder" -name '*.sh' ! -path '*/runtimes/*' \
 	-exec $(RUN) shellcheck .ci/run {} +
 
-# skillscheck takes every file for one that an agent reads, so the rooms and the lock are left out.
+# skillscheck takes every file for one that an agent reads: rooms, lock and picture are left out.
 skill: need ## three validators of skills, on a copy in a folder named like the skill
 	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && export PYTHONPATH=tests/offline && \
 	sh tools/dev.sh copy "$$copy/$(SKILL)" && $(RUN) agentskills validate "$$copy/$(SKILL)" && \
 	$(RUN) skillcheck --strict --config tests/skillcheck.toml "$$copy/$(SKILL)/SKILL.md" && \
-	rm -rf "$$copy/$(SKILL)/scripts/fanout" "$$copy/$(SKILL)/uv.lock" && \
+	cd "$$copy/$(SKILL)" && rm -rf scripts/fanout uv.lock poster && cd - >/dev/null && \
 	{ $(RUN) skillscheck --strict "$$copy/$(SKILL)" >"$$copy/answer" || { cat "$$copy/answer"; exit 1; }; }
 
 poster: need-python ## make poster/screenshot.png of poster/index.html, in a headless Chromium

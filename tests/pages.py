@@ -76,7 +76,8 @@ def reader_of(entry: str) -> Callable[[list[str]], argparse.Namespace]:
     module = module_of(entry)
     if not hasattr(module, "FRAME"):
         return module.parse
-    texts, others = getattr(module, "TEXTS", frozenset()), module.OTHERS
+    texts: frozenset[str] = getattr(module, "TEXTS", frozenset())
+    others: frozenset[str] = module.OTHERS
     return lambda argv: module.FRAME.parse(module.glue_values(argv, texts, others))
 
 

@@ -21,6 +21,8 @@ from fanout.converting import REPORT
 from poster import PAGE, PICTURE, SIZE, page_hash, told_hash
 from world import ROOT, SCRIPTS, World
 
+pytestmark = pytest.mark.browser
+
 TEXT = PAGE.read_text(encoding="utf-8")
 SCHEMES = ("light", "dark")
 # WCAG 2.2 AA for text that is not large; here for all text.

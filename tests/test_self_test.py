@@ -89,6 +89,8 @@ def seen(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
 def test_a_copy_passes_that_is_read_only_and_lies_behind_a_link_and_a_space(
     world: World, home: Home
 ) -> None:
@@ -115,12 +117,13 @@ def test_a_copy_passes_that_is_read_only_and_lies_behind_a_link_and_a_space(
 
 @pytest.mark.long
 def test_a_converted_package_passes(world: World, home: Home) -> None:
-    folder = world.root / "otter-worktree-skill"
-    config = write_mapping(world.root, mapping("otter"))
+    name = "otter"
+    folder = world.root / f"{name}-worktree-skill"
+    config = write_mapping(world.root, mapping(name))
     words = ("--config", config, "--output-dir", str(folder))
     ran = world.run(*words, script=SCRIPTS / "convert_harness.py")
     assert ran.code == 0, ran.err
-    assert (folder / "scripts" / "otter_workers.py").exists()
+    assert (folder / "scripts" / f"{name}_workers.py").exists()
     code, answer, err = home.run(folder)
     assert (code, failed(answer)) == (0, set()), err
 
