@@ -3,7 +3,7 @@
 PYTHON ?= python3
 ARGS ?=
 SKILL := parallel-agent-worktree-skill
-CODE := scripts tests examples
+CODE := scripts tests examples evals
 
 export PYTHON
 # The tests run on the interpreter that was checked, and nothing else is downloaded for them.
