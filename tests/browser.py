@@ -17,10 +17,13 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+NAMES = (
+    "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome",
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+)  # fmt: skip
 MISSING = (
     "missing: a browser. To install it: apt-get install chromium fonts-liberation (Debian), "
-    "or set BROWSER to the program of a Chromium or Chrome"
+    "or set CHROMIUM to the program of a Chromium or Chrome"
 )
 ANSWER_LIMIT = 60.0
 PNG_BEGIN = b"\x89PNG\r\n\x1a\n"
@@ -32,7 +35,7 @@ class NoBrowserError(Exception):
 
 def find_browser() -> str:
     """The program of a Chromium. Raises NoBrowserError with how to install one."""
-    for name in (os.environ.get("BROWSER", ""), *NAMES):
+    for name in (os.environ.get("CHROMIUM", ""), *NAMES):
         if name and (path := shutil.which(name)):
             return path
     raise NoBrowserError(MISSING)
@@ -116,6 +119,7 @@ def page() -> Generator[Page]:
     profile = tempfile.mkdtemp(prefix="aw-browser-")
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
+    # Without its sandbox: root and containers have none, and it shows local files alone.
     # The protocol is spoken on descriptors 3 and 4, which a shell puts there.
     script = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
     options = [

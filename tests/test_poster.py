@@ -292,6 +292,7 @@ def test_without_a_browser_it_is_told_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("BROWSER", raising=False)
+    monkeypatch.delenv("CHROMIUM", raising=False)
+    monkeypatch.setattr("browser.NAMES", ("chromium", "google-chrome"))
     with pytest.raises(Exception, match="apt-get install chromium"), page():
         pass
