@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fanout import partition
 from fanout.partition import (
     FREE,
     ITEM,
@@ -16,6 +18,7 @@ from fanout.partition import (
     Edge,
     Machine,
     Meetings,
+    are_apart,
     edges_of,
     normal,
     not_owned,
@@ -318,3 +321,42 @@ def test_the_order_never_makes_a_cycle_and_leaves_no_overlap(data: st.DataObject
         assert not (a in reached[b] and b in reached[a]), "a cycle"
         if meeting(claims[a].owns, claims[b].owns) is not None:
             assert a in reached[b] or b in reached[a]
+
+
+# --- What would take for ever ---------------------------------------------------------------
+
+
+def test_patterns_that_would_take_for_ever_count_as_an_overlap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partition, "MOST_STATES", 200)
+    monkeypatch.setattr(partition, "MOST_IN_ALL", 1000)
+    bombs = [["**/*a" + "?" * (20 + number) + "b*"] for number in range(8)]
+    begin = time.process_time()
+    found = Meetings(bombs).all()
+    assert len(found) == 28, "what cannot be told is an overlap"
+    assert time.process_time() - begin < 3
+    assert meeting(["**/**/**/a*a*a*b"], ["**/**/a*a*b*"]) == "aaab"
+    stars = "/".join(["**"] * 60)
+    assert meeting([f"{stars}/a"], [f"{stars}/b*"]) is None
+
+
+@settings(deadline=None, max_examples=30)
+@given(patterns(), patterns())
+@example("src/", "src/b*")
+@example("[a/b]*", "ax*")
+def test_what_is_apart_at_first_sight_shares_nothing(p: str, q: str) -> None:
+    if are_apart(p, q):
+        assert shared(Machine([[p]]), Machine([[q]])) is None
+
+
+def test_many_lists_of_files_are_compared_soon() -> None:
+    """Neither many patterns of one task nor many tasks with one pattern take long."""
+    lists = [[f"src/part_{n}/d{m}/f.py" for m in range(40)] for n in range(60)]
+    begin = time.process_time()
+    assert Meetings(lists).all() == []
+    machine = Machine(lists)
+    paths = [path for texts in lists for path in texts]
+    assert all(len(machine.owners(state)) == 1 for _, state in machine.of_files(paths))
+    assert len(Meetings([["**/x/**", f"**/t{n}*"] for n in range(30)]).all()) == 435
+    assert time.process_time() - begin < 5

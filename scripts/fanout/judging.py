@@ -21,6 +21,8 @@ REVIEW_MINUTES = 5.0
 FILL_IN = "FILL IN"
 MOST_PATHS = 20
 MOST_READ = 10_000
+# So many files that the same tasks own are put together at once.
+FEW = 64
 MOST_SOURCE = 500_000
 # Files that several tasks come to want, by kind: their patterns, and the words in a prompt that ask
 # for them.
@@ -80,23 +82,50 @@ class Judgement:
         self.repo, self.tree = snapshot(self.plan, place, base)
         self.machine = partition.Machine([claim.owns for claim in self.claims])
         self.owners: dict[str, frozenset[int]] = {}
+        self.paths = sorted(self.tree.blobs)
         seen: set[partition.State] = set()
-        for path, state in self.machine.of_files(sorted(self.tree.blobs)):
+        for path, state in self.machine.of_files(self.paths):
             seen.add(state)
             found = self.machine.owners(state)
             if found:
                 self.owners[path] = found
         self.hit = {number for state in seen for number in self.machine.matched(state)}
-        self.shared: dict[frozenset[int], list[str]] = {}
-        self.files: list[list[str]] = [[] for _ in self.rows]
-        for path, found in self.owners.items():
-            for number in found:
-                self.files[number].append(path)
-            if len(found) > 1:
-                self.shared.setdefault(found, []).append(path)
-        self.meetings = partition.Meetings([claim.owns for claim in self.claims]).all()
+        self.files = self.files_of_tasks()
+        self.finder = partition.Meetings([claim.owns for claim in self.claims])
+        self.meetings = self.finder.all()
         self.lost = self.unmatched()
+        self.lost_by_task: dict[int, list[str]] = {}
+        for number, text in self.lost:
+            self.lost_by_task.setdefault(number, []).append(text)
         self.units = units_of(self.plan)
+
+    def files_of_tasks(self) -> list[int]:
+        """The files that each task owns, as the bits of their places in `paths`."""
+        size = len(self.paths) // 8 + 1
+        places = {path: place for place, path in enumerate(self.paths)}
+        alike: dict[frozenset[int], list[int]] = {}
+        for path, owners in self.owners.items():
+            alike.setdefault(owners, []).append(places[path])
+        found = [0] * len(self.rows)
+        single: list[list[int]] = [[] for _ in self.rows]
+        for owners, members in alike.items():
+            if len(members) < FEW:
+                for number in owners:
+                    single[number] += members
+                continue
+            together = bits_of(members, size)
+            for number in owners:
+                found[number] |= together
+        return [bits | bits_of(more, size) for bits, more in zip(found, single, strict=True)]
+
+    def some_paths(self, bits: int) -> list[str]:
+        """The first files of those that are given as bits."""
+        found: list[str] = []
+        while bits and len(found) < MOST_PATHS:
+            low = bits & -bits
+            found.append(self.paths[low.bit_length() - 1])
+            bits ^= low
+        return found
 
     def ordered(self, a: int, b: int) -> bool:
         """Whether the plan itself lets one of two tasks wait for the other."""
@@ -136,9 +165,9 @@ class Judgement:
         return {
             "name": self.names[number],
             "owns": [shown(text) for text in claim.owns],
-            "files": len(owned),
-            "paths": owned[:MOST_PATHS],
-            "unmatched": [text for n, text in self.lost if n == number],
+            "files": owned.bit_count(),
+            "paths": self.some_paths(owned),
+            "unmatched": self.lost_by_task.get(number, []),
             "depends_on": [self.names[other] for other in row["depends_on"]],
             "not_beside": [
                 {"task": self.names[e.before], "instances": e.kind, "example": shown(e.path)}
@@ -161,23 +190,23 @@ class Judgement:
                 found.append(self.overlap(number, number, edge.path, edge.kind))
         for meeting in self.meetings:
             a, b = meeting.a, meeting.b
-            answer = partition.kind_of(meeting, self.claims[a], self.claims[b])
+            answer = partition.kind_of(meeting, self.claims[a], self.claims[b], self.finder.effort)
             if answer is not None:
                 found.append(self.overlap(a, b, answer[1], answer[0]))
         return found
 
     def overlap(self, a: int, b: int, example: str, kind: str) -> dict[str, Any]:
         """One overlap, with the files that are there, or an example of one that might be."""
-        paths = [p for both, rows in self.shared.items() if {a, b} <= both for p in rows]
-        if a == b:
-            paths = list(self.files[a])
-        paths.sort()
+        files = self.files[a] & self.files[b]
+        paths = self.some_paths(files)
+        if not paths and example:
+            paths = [shown(example)]
         by = "depends_on" if a != b and self.ordered(a, b) else "order of the plan"
         made: dict[str, Any] = {
             "a": self.names[a],
             "b": self.names[b],
-            "paths": paths[:MOST_PATHS] or [shown(example)],
-            "count": len(paths),
+            "paths": paths,
+            "count": files.bit_count(),
             "example": shown(example),
             "instances": kind,
             "ordered_by": by,
@@ -404,12 +433,13 @@ class Judgement:
         """What should be changed before the plan runs."""
         rows = [f"{where}: {text}" for where, text in to_fill(self.raw, "")]
         for row in overlaps:
+            what = row["paths"][0] if row["paths"] else "what takes too long to tell"
             if row["a"] == row["b"]:
-                rows.append(f"the items of {row['a']} own {row['paths'][0]} all: they run one after"
-                            " another")  # fmt: skip
+                rows.append(f"the items of {row['a']} own {what} all: they run one after another")
             elif row["ordered_by"] != "depends_on":
-                rows.append(f"{row['a']} and {row['b']} both own {row['paths'][0]}: they run one"
-                            " after the other")  # fmt: skip
+                rows.append(
+                    f"{row['a']} and {row['b']} both own {what}: they run one after the other"
+                )
         free = [self.names[n] for n, claim in enumerate(self.claims) if not claim.owns]
         if free and len(self.rows) > 1:
             rows.append("without `owns`, so that nothing keeps them apart: " + ", ".join(free))
@@ -443,6 +473,14 @@ def written(row: dict[str, Any]) -> str:
 def shown(text: str) -> str:
     """A pattern or path with what is not known yet as words."""
     return text.replace(partition.ITEM, "{item}").replace(partition.FREE, "{...}")
+
+
+def bits_of(places: list[int], size: int) -> int:
+    """The number in which these bits are set, of so many bytes."""
+    made = bytearray(size)
+    for place in places:
+        made[place >> 3] |= 1 << (place & 7)
+    return int.from_bytes(made, "little")
 
 
 def edit(path: str, value: Any) -> dict[str, Any]:

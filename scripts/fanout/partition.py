@@ -32,9 +32,11 @@ EMPTY, ALWAYS = 1, 2
 SIGNS = frozenset([SLASH, DOT])
 # What a path that is made up as an example is written with, as far as there is a choice.
 READABLE = b"abcdefghijklmnopqrstuvwxyz0123456789_-ABCDEFGHIJKLMNOPQRSTUVWXYZ.+=@,/ "
-# Beyond so many states two lists count as overlapping, and so do groups with so many pairs.
-MOST_STATES = 20_000
+# Beyond so many states two lists count as overlapping, and so do groups with so many pairs, and all
+# that is left to compare after so many states in all.
+MOST_STATES = 5_000
 MOST_PAIRS = 50_000
+MOST_IN_ALL = 100_000
 CLASSES = {
     "alnum": b"0-9A-Za-z", "alpha": b"A-Za-z", "blank": b" \t", "cntrl": b"\x01-\x1f\x7f",
     "digit": b"0-9", "graph": b"!-~", "lower": b"a-z", "print": b" -~",
@@ -81,9 +83,12 @@ def normal(text: str) -> str:
     return sign + made
 
 
+LETTERS = [Item(1 << byte) for byte in range(256)]
+
+
 def literal(raw: bytes) -> list[Item]:
     """The sequence of a text that stands for itself."""
-    return [Item(1 << byte) for byte in raw]
+    return [LETTERS[byte] for byte in raw]
 
 
 def read(text: str) -> Pattern:
@@ -182,7 +187,7 @@ def glob(raw: bytes) -> list[Item] | None:
             made.append(Item(1 << raw[at]))
             at += 1
         else:
-            made.append(Item(1 << letter[0]))
+            made.append(LETTERS[letter[0]])
     return made
 
 
@@ -280,20 +285,26 @@ def called(magic: str, texts: Sequence[str]) -> list[str]:
 
 
 class State:
-    """A set of places in patterns, as bits, and where each byte leads from there."""
+    """A set of places in patterns, and where each byte leads from there."""
 
-    __slots__ = ("bits", "leads", "masks", "stays", "verdict")
+    __slots__ = ("gives", "leads", "masks", "one", "places", "several", "stays", "verdict")
 
-    def __init__(self, bits: int) -> None:
-        self.bits = bits
+    def __init__(self, places: frozenset[int]) -> None:
+        self.places = places
+        # Whether a pattern that gives may still match.
+        self.gives = False
         self.leads: dict[int, State] = {}
         self.verdict: frozenset[int] | None = None
+        # Where its places lead: those that a single byte fits, by it, and all others.
+        self.one: dict[int, list[Places]] | None = None
+        self.several: list[tuple[int, Places]] = []
         # What is asked of the next byte, and whether every byte leads back here.
         self.masks: frozenset[int] | None = None
         self.stays = False
 
 
 if TYPE_CHECKING:
+    Places = tuple[int, ...]
     # Where a search is: a state of either side, and what the last part of the path is.
     Place = tuple[State, State, int]
 
@@ -302,12 +313,14 @@ class Machine:
     """Lists of patterns as one automaton over the bytes of a path."""
 
     def __init__(self, lists: Sequence[Sequence[str]], *, fold: bool = False) -> None:
-        self.steps: list[tuple[int, int]] = []
-        # Of each pattern in order: its list, whether it gives, and the places where it has matched.
-        self.ends: list[tuple[int, bool, int]] = []
-        self.giving = 0
-        self.states: dict[int, State] = {}
-        start = 0
+        # Of each place: the bytes that fit, where they lead, and whether its pattern gives.
+        self.steps: list[tuple[int, Places]] = []
+        self.giving: list[bool] = []
+        # Of each pattern in order its list and whether it gives; the patterns by where they end.
+        self.patterns: list[tuple[int, bool]] = []
+        self.ends: dict[int, int] = {}
+        self.states: dict[frozenset[int], State] = {}
+        start: list[int] = []
         read_before: dict[str, Pattern] = {}
         for number, texts in enumerate(lists):
             for text in texts:
@@ -318,84 +331,85 @@ class Machine:
                     continue
                 pattern = read_before.get(body) or read(body)
                 read_before[body] = pattern
-                begin = len(self.steps)
-                done = 0
                 for sequence in pattern.sequences:
-                    first, last = self.add(sequence, pattern.below, fold)
-                    start |= first
-                    done |= last
-                self.ends.append((number, gives, done))
-                if gives:
-                    self.giving |= (1 << len(self.steps)) - (1 << begin)
-        self.start = self.state(start)
+                    start += self.add(sequence, pattern.below, fold)
+                self.giving += [gives] * (len(self.steps) - len(self.giving))
+                self.patterns.append((number, gives))
+        self.start = self.state(frozenset(start))
 
-    def add(self, sequence: list[Item], below: bool, fold: bool) -> tuple[int, int]:
-        """Add a sequence; the places where it begins and those where it ends."""
+    def add(self, sequence: list[Item], below: bool, fold: bool) -> Places:
+        """Add a sequence; the places where it begins."""
         begin, size = len(self.steps), len(sequence)
-        reach = [0] * (size + 2)
-        reach[size] = 1 << begin + size
+        reach: list[Places] = [()] * (size + 2)
+        reach[size] = (begin + size,)
         for place in range(size - 1, -1, -1):
             item = sequence[place]
-            reach[place] = 1 << begin + place
+            reach[place] = (begin + place,)
             if item.many:
-                reach[place] |= reach[place + 1] | (reach[place + 2] if item.slash else 0)
+                skipped = reach[place + 1] + (reach[place + 2] if item.slash else ())
+                reach[place] += tuple(dict.fromkeys(skipped))
         for place, item in enumerate(sequence):
             fits = folded(item.fits) if fold else item.fits
             after = reach[place + 1]
             if item.many:
-                after |= reach[place] if item.slash == ALWAYS else 1 << begin + place
+                after += reach[place] if item.slash == ALWAYS else (begin + place,)
             self.steps.append((fits, after))
-        end = 1 << begin + size
-        rest = end << 1
-        self.steps.append((SLASH, rest) if below else (0, 0))
+        end = begin + size
+        self.ends[end] = len(self.patterns)
+        self.steps.append((SLASH, (end + 1,)) if below else (0, ()))
         if below:
-            self.steps.append((ALL, rest))
-        return reach[0], end | rest if below else end
+            self.ends[end + 1] = len(self.patterns)
+            self.steps.append((ALL, (end + 1,)))
+        return reach[0]
 
-    def state(self, bits: int) -> State:
+    def state(self, places: frozenset[int]) -> State:
         """The one state of these places."""
-        found = self.states.get(bits)
+        found = self.states.get(places)
         if found is None:
-            found = self.states[bits] = State(bits)
+            found = self.states[places] = State(places)
+            found.gives = any(self.giving[place] for place in places)
         return found
 
     def lead(self, state: State, byte: int) -> State:
         """The state after one more byte."""
         found = state.leads.get(byte)
         if found is None:
-            bits, rest = 0, state.bits
-            while rest:
-                low = rest & -rest
-                rest ^= low
-                fits, after = self.steps[low.bit_length() - 1]
+            one = self.unfold(state) if state.one is None else state.one
+            places: set[int] = set()
+            places.update(*one.get(byte, ()))
+            for fits, after in state.several:
                 if fits >> byte & 1:
-                    bits |= after
-            found = state.leads[byte] = self.state(bits)
+                    places.update(after)
+            found = state.leads[byte] = self.state(frozenset(places))
         return found
+
+    def unfold(self, state: State) -> dict[int, list[Places]]:
+        """Note where the places of a state lead; gives those that a single byte fits."""
+        one: dict[int, list[Places]] = {}
+        for place in state.places:
+            fits, after = self.steps[place]
+            if fits & fits - 1:
+                state.several.append((fits, after))
+            elif fits:
+                one.setdefault(fits.bit_length() - 1, []).append(after)
+        state.one = one
+        return one
 
     def asked(self, state: State) -> frozenset[int]:
         """What the patterns ask of the next byte."""
         if state.masks is None:
-            found: set[int] = set()
-            back, rest = 0, state.bits
-            while rest:
-                low = rest & -rest
-                rest ^= low
-                fits, after = self.steps[low.bit_length() - 1]
-                if fits:
-                    found.add(fits)
-                    back |= after
-            state.masks = frozenset(found)
-            state.stays = found == {ALL} and back == state.bits
+            one = self.unfold(state) if state.one is None else state.one
+            several = {fits for fits, _ in state.several}
+            state.masks = frozenset([*several, *(1 << byte for byte in one)])
+            if several == {ALL} and not one:
+                back = {place for _, after in state.several for place in after}
+                state.stays = back == {*state.places}
         return state.masks
 
     def owners(self, state: State) -> frozenset[int]:
         """The numbers of the lists that own a path which ends here."""
         if state.verdict is None:
-            given: dict[int, bool] = {}
-            for number, gives, ends in self.ends if state.bits else ():
-                if state.bits & ends:
-                    given[number] = gives
+            given = dict(self.patterns[number] for number in sorted(self.matched(state)))
             state.verdict = frozenset(number for number, gives in given.items() if gives)
         return state.verdict
 
@@ -403,13 +417,13 @@ class Machine:
         """The state after a text."""
         for byte in text:
             state = state.leads.get(byte) or self.lead(state, byte)
-            if not state.bits:
+            if not state.places:
                 break
         return state
 
     def matched(self, state: State) -> set[int]:
         """The numbers of the patterns, over all lists, that match a path which ends here."""
-        return {n for n, (_, _, ends) in enumerate(self.ends) if state.bits & ends}
+        return {self.ends[place] for place in state.places if place in self.ends}
 
     def of_files(self, files: Iterable[str]) -> Iterable[tuple[str, State]]:
         """Each file that some pattern may match, with the state at its end.
@@ -422,9 +436,9 @@ class Machine:
             state = folders.get(folder)
             if state is None:
                 state = self.folder(folder, folders)
-            if not state.stays and state.bits:
+            if not state.stays and state.places:
                 state = self.walk(state, name.encode("utf-8", "surrogateescape"))
-            if state.bits:
+            if state.places:
                 yield path, state
 
     def folder(self, path: str, known: dict[str, State]) -> State:
@@ -461,19 +475,39 @@ def letters(masks: frozenset[int]) -> list[int]:
     return [order[number] for number in sorted(found)]
 
 
-def shared(a: Machine, b: Machine) -> str | None:
+class Effort:
+    """How many states a comparison of many lists may still look at."""
+
+    def __init__(self) -> None:
+        self.left = MOST_IN_ALL
+
+
+def shared(a: Machine, b: Machine, effort: Effort | None = None) -> str | None:
     """A shortest path that both own, whether it is there or not; None when there is none.
 
     Empty where that would take too long to tell: count it as an overlap.
     """
+    effort = Effort() if effort is None else effort
+    most = min(MOST_STATES, effort.left)
+    came: dict[Place, tuple[Place, int] | None] = {}
+    try:
+        return search(a, b, came, most)
+    finally:
+        effort.left -= len(came)
+
+
+def search(
+    a: Machine, b: Machine, came: dict[Place, tuple[Place, int] | None], most: int
+) -> str | None:
+    """A shortest path that both own; notes in `came` what it looked at, `most` so many states."""
     # What the last part of the path is so far: 0 nothing, 1 and 2 dots, 3 a name.
     first = (a.start, b.start, 0)
-    came: dict[Place, tuple[Place, int] | None] = {first: None}
+    came[first] = None
     queue: deque[Place] = deque([first])
     while queue:
         here = queue.popleft()
         mine, yours, part = here
-        if len(came) > MOST_STATES:
+        if len(came) > most:
             return ""
         for byte in letters(a.asked(mine) | b.asked(yours) | SIGNS):
             if byte == 47:
@@ -483,10 +517,10 @@ def shared(a: Machine, b: Machine) -> str | None:
             else:
                 now = part + 1 if byte == 46 and part < 3 else 3
             next_mine = mine.leads.get(byte) or a.lead(mine, byte)
-            if not next_mine.bits & a.giving:
+            if not next_mine.gives:
                 continue
             next_yours = yours.leads.get(byte) or b.lead(yours, byte)
-            if not next_yours.bits & b.giving:
+            if not next_yours.gives:
                 continue
             there = (next_mine, next_yours, now)
             if there not in came:
@@ -525,20 +559,66 @@ def beginning(text: str) -> str:
     return text[:end]
 
 
-def ending(text: str) -> str | None:
-    """What every path ends with that a pattern matches; None where that is not fixed."""
-    if frozenset("*?").isdisjoint(text):
-        return None
-    at = max(text.rfind(letter) for letter in "*?]\\\0\1")
-    return text[at + 1 + (text[at] == "\\") :]
+CAPITALS = {code: code + 32 for code in range(65, 91)}
+
+
+def are_apart(p: str, q: str) -> bool:
+    """Whether a part of two patterns already says that no path matches both.
+
+    Parts are compared from the front and, where both match whole paths alone, from the end, as far
+    as it is known which parts of a path they are for.
+    """
+    mine, yours = p.split("/"), q.split("/")
+    ends = [(mine, yours)]
+    if not WILD.isdisjoint(p) and not WILD.isdisjoint(q):
+        ends.append((mine[::-1], yours[::-1]))
+    for rows in ends:
+        for one, other in zip(*rows, strict=False):
+            if is_open(one) or is_open(other):
+                break
+            if parts_apart(one, other):
+                return True
+    return False
+
+
+WILD = frozenset("*?")
+OPEN = frozenset("[]\\\0\1")
+
+
+def is_open(part: str) -> bool:
+    """Whether a part of a pattern may stand for several, or for what its letters do not show."""
+    return not part or "**" in part or not OPEN.isdisjoint(part)
+
+
+def parts_apart(one: str, other: str) -> bool:
+    """Whether two parts of patterns differ in how they begin or end."""
+    if WILD.isdisjoint(one) and WILD.isdisjoint(other):
+        return one != other
+    begin, end = fixed(one)
+    other_begin, other_end = fixed(other)
+    return not (
+        (begin.startswith(other_begin) or other_begin.startswith(begin))
+        and (end.endswith(other_end) or other_end.endswith(end))
+    )
+
+
+@functools.lru_cache(1000)
+def fixed(part: str) -> tuple[str, str]:
+    """How everything begins and ends that a part of a pattern matches."""
+    at = [place for place, letter in enumerate(part) if letter in WILD]
+    return (part[: at[0]], part[at[-1] + 1 :]) if at else (part, part)
 
 
 class Meetings:
     """Finds the lists of patterns that meet."""
 
-    def __init__(self, lists: Sequence[Sequence[str]], *, fold: bool = False) -> None:
+    def __init__(
+        self, lists: Sequence[Sequence[str]], *, fold: bool = False, effort: Effort | None = None
+    ) -> None:
         self.lists = lists
         self.fold = fold
+        self.effort = Effort() if effort is None else effort
+        self.samples: dict[str, str] = {}
         self.single: dict[str, Machine] = {}
         self.whole: dict[int, Machine] = {}
         self.answers: dict[tuple[str, str], str | None] = {}
@@ -554,7 +634,7 @@ class Meetings:
         for number, texts in enumerate(self.lists):
             for text in dict.fromkeys(texts):
                 if not text.startswith("!"):
-                    front = beginning(text.lower() if self.fold else text)
+                    front = beginning(text.translate(CAPITALS) if self.fold else text)
                     begun.append((number, text, front))
                     at.setdefault(front, []).append((number, text))
         found: dict[tuple[int, int], list[tuple[str, str]]] = {}
@@ -588,9 +668,12 @@ class Meetings:
         met = [(pair, path) for pair in pairs if (path := self.one(*pair)) is not None]
         if not met:
             return None
-        path: str | None = min((path for _, path in met), key=lambda word: (len(word), word))
+        paths = sorted((path for _, path in met), key=lambda word: (len(word), word))
+        path: str | None = paths[0]
         if not (self.plain[a] and self.plain[b]):
-            path = shared(self.machine(a), self.machine(b))
+            both = self.machine(a), self.machine(b)
+            path = next((word for word in paths if word and owned_by_all(both, word)), None)
+            path = shared(*both, self.effort) if path is None else path
             if path is None:
                 return None
         return Meeting(a, b, path, [pair for pair, _ in met])
@@ -605,22 +688,42 @@ class Meetings:
         """A path that two patterns match; None when there is none."""
         key = (p, q) if p <= q else (q, p)
         if key not in self.answers:
-            self.answers[key] = None if self.end_apart(p, q) else self.searched(*key)
+            texts = [text.translate(CAPITALS) for text in key] if self.fold else key
+            self.answers[key] = None if are_apart(*texts) else self.searched(*key)
         return self.answers[key]
 
-    def end_apart(self, p: str, q: str) -> bool:
-        """Whether no path can end as both patterns do."""
-        ends = [ending(text) for text in (p, q)]
-        if self.fold or ends[0] is None or ends[1] is None:
-            return False
-        return not (ends[0].endswith(ends[1]) or ends[1].endswith(ends[0]))
-
     def searched(self, p: str, q: str) -> str | None:
-        """A path that two patterns match, found by walking both."""
-        for text in (p, q):
-            if text not in self.single:
-                self.single[text] = Machine([[text]], fold=self.fold)
-        return shared(self.single[p], self.single[q])
+        """A path that two patterns match, found among likely ones or by walking both."""
+        both = self.machine_of(p), self.machine_of(q)
+        mine, yours = self.sample(p), self.sample(q)
+        likely = [mine, yours] if mine and yours else []
+        if likely and q.startswith("**/"):
+            likely.append(f"{mine}/{yours}")
+        if likely and p.startswith("**/"):
+            likely.append(f"{yours}/{mine}")
+        for path in likely:
+            if owned_by_all(both, path):
+                return path
+        return shared(*both, self.effort)
+
+    def machine_of(self, text: str) -> Machine:
+        """The automaton of one pattern."""
+        if text not in self.single:
+            self.single[text] = Machine([[text]], fold=self.fold)
+        return self.single[text]
+
+    def sample(self, text: str) -> str:
+        """A path that a pattern matches; empty where there is none, or none is found soon."""
+        if text not in self.samples:
+            machine = self.machine_of(text)
+            self.samples[text] = shared(machine, machine, self.effort) or ""
+        return self.samples[text]
+
+
+def owned_by_all(machines: Sequence[Machine], path: str) -> bool:
+    """Whether some list of each automaton owns a path."""
+    raw = path.encode("utf-8", "surrogateescape")
+    return all(machine.owners(machine.walk(machine.start, raw)) for machine in machines)
 
 
 def told_apart(p: str, q: str) -> bool:
@@ -686,7 +789,7 @@ def edges_of(claims: list[Claims]) -> list[Edge]:
         a, b = meeting.a, meeting.b
         if waits.wholly(a, b) or waits.wholly(b, a):
             continue
-        answer = kind_of(meeting, claims[a], claims[b])
+        answer = kind_of(meeting, claims[a], claims[b], finder.effort)
         if answer is None:
             continue
         before, after = (b, a) if waits.somehow(a, b) else (a, b)
@@ -701,7 +804,7 @@ def own_edge(number: int, row: Claims, finder: Meetings) -> Edge | None:
     if not row.repeated or not row.owns:
         return None
     if row.each is not None:
-        instances = Meetings(list(row.each.values()))
+        instances = Meetings(list(row.each.values()), effort=finder.effort)
         candidates = instances.candidates(MOST_PAIRS)
         if candidates is None:
             return Edge(number, number, "all", "")
@@ -718,7 +821,7 @@ def own_edge(number: int, row: Claims, finder: Meetings) -> Edge | None:
     return Edge(number, number, "plain", "")
 
 
-def kind_of(meeting: Meeting, a: Claims, b: Claims) -> tuple[str, str] | None:
+def kind_of(meeting: Meeting, a: Claims, b: Claims, effort: Effort) -> tuple[str, str] | None:
     """Which instances of two tasks must not meet, and a path; None when none can."""
     if (a.repeated and a.each is None) or (b.repeated and b.each is None):
         apart = a.repeated and b.repeated and all(told_apart(*pair) for pair in meeting.pairs)
@@ -727,7 +830,7 @@ def kind_of(meeting: Meeting, a: Claims, b: Claims) -> tuple[str, str] | None:
         return "all", meeting.path
     mine, yours = a.each or {"": a.owns}, b.each or {"": b.owns}
     names = [*mine, *yours]
-    instances = Meetings([*mine.values(), *yours.values()])
+    instances = Meetings([*mine.values(), *yours.values()], effort=effort)
     candidates = instances.candidates(MOST_PAIRS)
     if candidates is None:
         return "all", meeting.path

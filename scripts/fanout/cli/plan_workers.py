@@ -148,6 +148,7 @@ def overlap_text(row: dict[str, Any]) -> str:
     """One overlap in a line."""
     paths = ", ".join(row["paths"][:3]) + (", ..." if len(row["paths"]) > 3 else "")
     what = paths if row["count"] else f"{paths} (not there yet)"
+    what = what if row["paths"] else "it takes too long to tell which"
     return f"{row['a']} and {row['b']}: {what}; kept apart by {row['ordered_by']}"
 
 
