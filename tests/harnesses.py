@@ -82,7 +82,9 @@ class Checks:
         return ok
 
 
-def seen(question: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+def seen(
+    question: Callable[[], Any], what: str | Callable[[], str], seconds: float = PATIENCE
+) -> Any:
     """The first true answer. Raises AssertionError at the deadline."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -90,7 +92,8 @@ def seen(question: Callable[[], Any], what: str, seconds: float = PATIENCE) -> A
         if answer:
             return answer
         time.sleep(0.1)
-    raise AssertionError(f"not seen in {seconds:.0f} s: {what}")
+    told = what if isinstance(what, str) else what()
+    raise AssertionError(f"not seen in {seconds:.0f} s: {told}")
 
 
 # --- Interactively ------------------------------------------------------------------------
@@ -135,7 +138,7 @@ class Interactive:
         env = world.environment(kind="start")
         ran = world.spawn_real("start", "Do nothing.", env=env, mapping=world.mapping_file)
         try:
-            row = seen(lambda: self.in_state("start", "waiting"), self.shown("start"), 10)
+            row = seen(lambda: self.in_state("start", "waiting"), lambda: self.shown("start"), 10)
             # It may have taken the prompt before it asked; then it keeps it until the answer.
             assert ran.code in (0, 10), told(ran)
             assert not world.asked_with("Do nothing."), "something was typed into the dialog"
@@ -193,7 +196,7 @@ class Interactive:
         world.answer("send", "one", "--prompt-file", str(path))
         seen(lambda: world.asked_with(token), "the second prompt at the model", 20)
         if harness.busy.patterns:
-            seen(lambda: self.is_busy("one"), "a sign of work: " + self.shown("one"), 3.5)
+            seen(lambda: self.is_busy("one"), lambda: "a sign of work: " + self.shown("one"), 3.5)
         self.wait_for("one", text=f"FINISHED {token}")
         assert world.arrived(token, world.given_prompt("one", 2)), self.heard(token)
         (first, *_) = world.asked_with(token)
@@ -218,7 +221,7 @@ class Interactive:
         """The worker `two` waits for a person."""
         world = self.world
         assert ran.code in (0, 10), (told(ran), self.shown("two"))
-        row = seen(lambda: self.in_state("two", "waiting"), "an approval", 120)
+        row = seen(lambda: self.in_state("two", "waiting"), lambda: self.shown("two"), 120)
         refused = world.command("send", "two", "--prompt", "more", "--json")
         assert refused.code == 10, told(refused)
         assert not (world.tree("two") / "asked.txt").exists()

@@ -13,7 +13,8 @@ beginning with `MODEL:` is played step by step, each by a call of a tool that th
     MODEL: status CODE        this HTTP error
     MODEL: hang               no answer
 
-A prompt without such a line is answered with words alone. An API key that ends in `!CODE`, `!hang`
+A prompt without such a line is answered with words alone. What `convert_harness.py --check --live`
+asks for in plain words is understood too (see `PLAIN`). An API key that ends in `!CODE`, `!hang`
 or `!wait-SECONDS`, or a path that begins with `/!CODE/` and so on, has that effect on each request.
 """
 
@@ -32,6 +33,14 @@ from typing import Any, NamedTuple
 
 DONE = "MODEL-DONE"
 STEP = re.compile(r"^[ \t]*MODEL: (write|shell|beyond|wait|say|status|hang)\b[ \t]*(.*)$", re.M)
+# The plain words of a live check: two words to be joined, one to be remembered, a command.
+PLAIN = re.compile(
+    r"^Answer with one word alone: (?P<first>[\w ]+) and (?P<second>\w+), joined by a plus sign\.$"
+    r"|^Run this command with your shell tool, then stop: (?P<command>.+)$",
+    re.M,
+)
+REMEMBER = re.compile(r"^Remember the word (\w+)\.$", re.M)
+REMEMBERED = "the word to be remembered"
 CALLS = ("write", "shell", "beyond")
 SHELLS = (
     "exec_command", "shell_command", "run_shell_command", "bash", "shell", "local_shell", "exec",
@@ -262,10 +271,26 @@ def schema_of(body: Json) -> Json | None:
 # --- What is answered ---------------------------------------------------------------------
 
 
+def steps_in(turns: tuple[Turn, ...], number: int) -> list[tuple[str, str]]:
+    """The steps that one message asks for, by directives or in plain words."""
+    text = turns[number].text
+    found: list[tuple[str, str]] = STEP.findall(text)
+    plain = PLAIN.search(text)
+    if found or plain is None:
+        return found
+    if plain["command"]:
+        return [("shell", plain["command"])]
+    first = plain["first"]
+    if first == REMEMBERED:
+        told = [word for turn in turns[:number] for word in REMEMBER.findall(turn.text)]
+        first = told[-1] if told else "nothing"
+    return [("say", f"{first}+{plain['second']}")]
+
+
 def steps_left(turns: tuple[Turn, ...]) -> list[tuple[str, str]]:
     """What is to be played of the newest message with directives, as far as one answer goes."""
     for number in range(len(turns) - 1, -1, -1):
-        found = STEP.findall(turns[number].text) if turns[number].role == "user" else []
+        found = steps_in(turns, number) if turns[number].role == "user" else []
         if found:
             made = sum(turn.calls for turn in turns[number + 1 :])
             break

@@ -14,6 +14,8 @@ import pytest
 from conversions import TARGET, contents, mapping, write_mapping
 from fanout import edition
 from fanout.converting import REPORT
+from fanout.harness import FORM
+from stand_ins import script
 from world import ROOT, SCRIPTS, Ran, World
 
 SKILL = f"{TARGET}-worktree-skill"
@@ -56,7 +58,7 @@ def test_the_help_shows_an_example_of_each_mode(world: World) -> None:
     for word in ("--output-dir", "--dry-run", "--probe", "--check", "exit codes:", "--timeout"):
         assert word in ran.out
     lines = [line for line in ran.out.splitlines() if line.startswith("  convert_harness.py --")]
-    assert len(lines) == 4
+    assert len(lines) == 5
 
 
 @pytest.mark.parametrize(
@@ -73,6 +75,17 @@ def test_the_help_shows_an_example_of_each_mode(world: World) -> None:
         ["--config", "x", "--output-dir", "y", "--output", "z"],
         ["--config", "x", "--output-dir", "y", "--timeout", "3"],
         ["--probe", "x", "--timeout", "0"],
+        ["--probe", "x", "--output", ""],
+        ["--live"],
+        ["--live", "--config", "x", "--endpoint", "http://127.0.0.1:1"],
+        ["--check", "--live", "--config", "x"],
+        ["--check", "--config", "x", "--endpoint", "http://127.0.0.1:1"],
+        ["--check", "--config", "x", "--env", "A=b"],
+        ["--check", "--live", "--config", "x", "--endpoint", "127.0.0.1:1"],
+        ["--check", "--live", "--config", "x", "--endpoint", ""],
+        ["--check", "--live", "--config", "x", "--endpoint", "http://x", "--env", "A"],
+        ["--check", "--live", "--config", "x", "--endpoint", "http://x", "--pass", "A=b"],
+        ["--check", "--live", "--config", "x", "--endpoint", "http://x", "--home", "/no/such"],
         ["--config", "--output-dir", "y"],
         ["--conf", "x", "--output-dir", "y"],
     ],
@@ -281,3 +294,105 @@ def test_a_program_that_is_not_there(world: World, config: str) -> None:
     for words in (("--probe", "no-such-agent"), ("--check", "--config", config)):
         ran = run(world, *words)
         assert (ran.code, ran.error["code"]) == (4, "agent-missing")
+
+
+# --- A live check ---------------------------------------------------------------------------
+
+ENDPOINT = "http://127.0.0.1:9"
+LEADS = ("--endpoint", ENDPOINT, "--env", "LIVE_ENDPOINT={endpoint}")
+
+
+@pytest.fixture
+def live(world: World) -> str:
+    """A mapping of the sample agent as it understands a live check."""
+    program = script(
+        world.root, TARGET, f'exec "{sys.executable}" "{ROOT / "tests" / "live_agent.py"}" "$@"'
+    )
+    made = mapping(
+        executable=program,
+        interactive__prompt_mode="paste",
+        interactive__prompt_arg=None,
+        interactive__ready=["title:^sample: ready"],
+        interactive__busy=["working \\(esc to interrupt"],
+        interactive__idle=["title:^sample: ready"],
+        interactive__waiting=["title:action required"],
+        noninteractive__args=["--print"],
+        noninteractive__exit_codes={"0": "done"},
+        noninteractive__zero_without_work=True,
+        session__id_source="assigned",
+        session__new_args=["--session", "{session_id}"],
+        session__resume_args=["--resume", "{session_id}"],
+        approval__bypass_args=["--yolo"],
+        parallel__safe=True,
+        cleanup__survivors=[],
+    )
+    return write_mapping(world.root, made)
+
+
+def live_check(world: World, config: str, *words: str, **env: str) -> Ran:
+    """Try a mapping on the sample agent; afterwards nothing is left of it."""
+    place = world.root / "tmp"
+    place.mkdir(exist_ok=True)
+    ran = world.run(
+        "--check", "--live", "--config", config, *LEADS, *words, "--json",
+        script=SCRIPT, env={"TMPDIR": str(place), **env}, seconds=170,
+    )  # fmt: skip
+    assert list(place.iterdir()) == []
+    return ran
+
+
+def held(ran: Ran) -> dict[str, bool | None]:
+    """What held, by path."""
+    return {row["path"]: row["held"] for row in ran.data["fields"]}
+
+
+def test_a_live_check_says_what_held(world: World, live: str) -> None:
+    ran = live_check(world, live)
+    assert ran.code == 0, ran
+    found = held(ran)
+    assert list(found) == [path for path in FORM if path in found]
+    told = {row["path"]: row["why"] for row in ran.data["fields"]}
+    kept = [path for path, ok in found.items() if ok]
+    assert kept == [
+        "version.args", "version.verified", "interactive.args", "interactive.prompt_mode",
+        "interactive.ready", "interactive.busy", "interactive.idle", "interactive.waiting",
+        "noninteractive.args", "noninteractive.prompt_mode", "noninteractive.exit_codes",
+        "noninteractive.zero_without_work", "session.id_source", "session.new_args",
+        "session.resume_args", "parallel.safe", "cleanup.survivors",
+    ], told  # fmt: skip
+    assert not any(ok is False for ok in found.values())
+    assert told["sandbox.args"] == "the mapping does not say"
+    assert told["approval.bypass_args"] == "tried with --bypass alone"
+    assert (ran.data["found"], ran.data["fits"]) == ("1.2.3", True)
+
+
+def test_a_live_check_names_what_did_not_hold_and_tells_no_secret(world: World, live: str) -> None:
+    home = world.root / "begin"
+    (home / "sub").mkdir(parents=True)
+    (home / "sub" / "settings").write_text("url={endpoint} in={repository}")
+    ran = live_check(
+        world, live, "--bypass", "--home", str(home), "--pass", "LIVE_FAULT", LIVE_FAULT="forgetful"
+    )
+    assert (ran.code, ran.error["code"]) == (10, "mapping-not-held"), ran
+    found = held(ran)
+    assert [path for path, ok in found.items() if ok is False] == [
+        "session.id_source", "session.new_args", "session.resume_args",
+    ]  # fmt: skip
+    assert found["approval.bypass_args"] is True
+    assert "forgetful" not in ran.out + ran.err
+
+
+def test_a_live_check_ends_at_its_deadline(world: World, live: str) -> None:
+    ran = live_check(world, live, "--timeout", "4", "--env", "LIVE_FAULT=silent")
+    assert (ran.code, ran.error["code"]) == (124, "deadline-passed"), ran
+
+
+def test_a_live_check_without_what_it_needs(world: World, live: str) -> None:
+    ran = live_check(world, live, "--pass", "NO_SUCH_KEY")
+    assert (ran.code, ran.error["code"]) == (4, "environment-missing")
+    assert "NO_SUCH_KEY" in ran.error["message"]
+    ran = run(world, "--check", "--live", "--config", live, "--endpoint", ENDPOINT)
+    assert (ran.code, ran.error["code"]) == (2, "endpoint-unused")
+    gone = write_mapping(world.root, mapping(executable="no-such-cli"))
+    ran = run(world, "--check", "--live", "--config", gone, *LEADS)
+    assert (ran.code, ran.error["code"]) == (4, "agent-missing")

@@ -5,29 +5,38 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 
 from fanout.cli.common import EPILOG, SCRIPTS, Parser, glue_values, positive, run_command, warn
 from fanout.errors import ExitCode, SkillError, refused, usage
-from fanout.output import Answer, next_action, path_text
+from fanout.output import Answer, next_action, path_text, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from fanout.converting import Conversion
+    from fanout.probing import Setting
 
 PROG = "convert_harness.py"
 TIMEOUT = 120.0
+LIVE_TIMEOUT = 900.0
 EXAMPLES = """examples:
   convert_harness.py --config examples/harness-codex.json --output-dir /tmp/codex --dry-run
   convert_harness.py --config examples/harness-codex.json --output-dir /tmp/codex
   convert_harness.py --probe codex --output /tmp/harness-codex.json
   convert_harness.py --check --config examples/harness-codex.json
+  convert_harness.py --check --live --config examples/harness-gemini.json \\
+    --endpoint https://models.example.com --pass GEMINI_API_KEY \\
+    --env GOOGLE_GEMINI_BASE_URL={endpoint}
 
 """
-VALUES = frozenset(["--config", "--output-dir", "--probe", "--output", "--timeout"])
+VALUES = frozenset(
+    ["--config", "--output-dir", "--probe", "--output", "--timeout", "--endpoint", "--env",
+     "--pass", "--home"]
+)  # fmt: skip
 SHOWN = 40
 
 
@@ -63,16 +72,57 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--check", action="store_true", help="does the installed program still fit the mapping"
     )
     parser.add_argument(
+        "--live",
+        action="store_true",
+        help="with --check: give the program a few harmless prompts, in a repository and a home "
+        "that are made for it and removed",
+    )
+    parser.add_argument(
+        "--endpoint", metavar="URL", help="with --live: the model server that is to answer"
+    )
+    parser.add_argument(
+        "--env",
+        metavar="K=V",
+        action="append",
+        help="with --live: a variable for the program, in which {endpoint} and {repository} are "
+        "replaced (repeatable)",
+    )
+    parser.add_argument(
+        "--pass",
+        dest="passed",
+        metavar="NAME",
+        action="append",
+        help="with --live: a variable of yours that the program gets, such as a key; its value is "
+        "shown nowhere (repeatable; what the mapping needs is passed anyway)",
+    )
+    parser.add_argument(
+        "--home",
+        metavar="DIR",
+        help="with --live: the files of this folder are copied into the program's home, in which "
+        "the same is replaced",
+    )
+    parser.add_argument(
+        "--bypass",
+        action="store_true",
+        help="with --live: lift the program's approvals for one command of ours",
+    )
+    parser.add_argument(
         "--timeout",
         type=positive,
         metavar="S",
-        help=f"a probe or check may take so long (default: {TIMEOUT:.0f})",
+        help=f"a probe or check may take so long (default: {TIMEOUT:.0f}, live: "
+        f"{LIVE_TIMEOUT:.0f})",
     )
     parser.add_argument("--json", action="store_true", help="answer as JSON")
     options = parser.parse_args(glue_values(argv, frozenset(), VALUES))
     given = {name for name in ALL_OPTIONS if getattr(options, name) not in (None, False)}
+    if "" in (options.output, options.home, options.endpoint):
+        raise usage("usage", "an option's value is empty", f"see `{PROG} --help`")
     if options.probe is not None:
         needed, allowed = {"probe"}, {"probe", "output", "timeout"}
+    elif options.live:
+        needed = {"check", "live", "config", "endpoint"}
+        allowed = needed | {"env", "passed", "home", "bypass", "timeout"}
     elif options.check:
         needed, allowed = {"check", "config"}, {"check", "config", "timeout"}
     else:
@@ -80,19 +130,25 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if not needed <= given or not given <= allowed:
         raise usage(
             "usage",
-            "give --config MAPPING with --output-dir DIR, or --probe CLI, or --check with --config",
+            "give --config MAPPING with --output-dir DIR, or --probe CLI, or --check with --config "
+            "(and --live with --endpoint)",
             f"see `{PROG} --help`",
         )
     return options
 
 
-ALL_OPTIONS = ("config", "output_dir", "dry_run", "probe", "output", "check", "timeout")
+ALL_OPTIONS = (
+    "config", "output_dir", "dry_run", "probe", "output", "check", "timeout", "live", "endpoint",
+    "env", "passed", "home", "bypass",
+)  # fmt: skip
 
 
 def answer(options: argparse.Namespace) -> Answer:
     """Run the mode that the options choose."""
     if options.probe is not None:
         return probe(options)
+    if options.live:
+        return live(options)
     return check(options) if options.check else convert(options)
 
 
@@ -220,9 +276,68 @@ def check(options: argparse.Namespace) -> Answer:
     return Answer(PROG, text, fit.to_json(), ExitCode.BLOCKED, error, actions)
 
 
+MARKS = {True: "held    ", False: "NOT HELD", None: "-       "}
+
+
+def live(options: argparse.Namespace) -> Answer:
+    """Give an installed program a few prompts; say which paths of its mapping held."""
+    from fanout import probing
+
+    tried = probing.try_live(options.config, setting(options), deadline=deadline(options))
+    lines = [f"{MARKS[f.held]}  {f.path}: {f.why}" for f in tried.fields]
+    lines.append(f"installed: {tried.found}; the mapping was verified with {tried.verified}")
+    text, data = "\n".join(lines), tried.to_json()
+    if tried.late:
+        error = SkillError(
+            "deadline-passed",
+            "the deadline passed before all was tried",
+            "give a longer --timeout",
+            exit_code=ExitCode.TIMED_OUT,
+        )
+        return Answer(PROG, text, data, error.exit_code, error)
+    if tried.fits:
+        return Answer(PROG, text, data)
+    wrong = [field.path for field in tried.fields if field.held is False]
+    error = SkillError(
+        "mapping-not-held",
+        f"not as the mapping {options.config!r} says: {', '.join(wrong)}",
+        "correct it, or give the program what it lacks by --env, --pass or --home",
+        exit_code=ExitCode.BLOCKED,
+    )
+    return Answer(PROG, text, data, ExitCode.BLOCKED, error)
+
+
+def setting(options: argparse.Namespace) -> Setting:
+    """What a live check was given. Raises SkillError `usage` (exit 2)."""
+    from fanout.probing import Setting
+    from fanout.tmux import is_variable
+
+    hint = f"see `{PROG} --help`"
+    if re.fullmatch(r"https?://[^\s/]\S*", options.endpoint) is None:
+        raise usage("usage", "--endpoint must be an http or https address", hint)
+    env: dict[str, str] = {}
+    words: list[str] = options.env or []
+    for word in words:
+        name, found, value = word.partition("=")
+        if not found or not is_variable(name):
+            raise usage("usage", f"--env must be NAME=VALUE, not {name!r}", hint)
+        env[name] = value
+    passed: list[str] = options.passed or []
+    for name in passed:
+        if not is_variable(name):
+            raise usage(
+                "usage", f"--pass must be a variable's name, not {shorten(name, 20)!r}", hint
+            )
+    if options.home is not None and not os.path.isdir(options.home):
+        raise usage("usage", f"--home must be a folder: {options.home!r}", hint)
+    home = None if options.home is None else os.path.realpath(options.home)
+    return Setting(options.endpoint, env, passed, home, options.bypass)
+
+
 def deadline(options: argparse.Namespace) -> float:
     """When a probe or check must have ended, on the monotonic clock."""
-    return time.monotonic() + (options.timeout or TIMEOUT)
+    usual = LIVE_TIMEOUT if options.live else TIMEOUT
+    return time.monotonic() + (options.timeout or usual)
 
 
 def write_new(path: str, text: str) -> None:
