@@ -391,6 +391,23 @@ def test_a_deaf_agent_is_no_delivery_within_a_bound(agent: Agent, target: Target
     assert agent.clock.now - began < 10
 
 
+def test_a_text_that_is_drawn_at_last_is_submitted(agent: Agent, target: Target) -> None:
+    """A busy machine: the first Enter comes before the text is on the screen (qwen)."""
+    agent.draw_delay = delivery.ECHO_WAIT + 1.0
+    outcome = submit(target)
+    assert (outcome.delivered, outcome.evidence) == (True, "screen")
+    assert [text.strip() for text in agent.submitted] == ["the task"]
+    assert agent.pasted == ["the task"]
+
+
+def test_what_changes_before_a_text_is_drawn_proves_nothing(agent: Agent, target: Target) -> None:
+    agent.draw_delay = 1e9
+    agent.tick = lambda age: agent.transcript.append("news") if 3.4 < age < 3.5 else None
+    outcome = submit(target)
+    assert not outcome.delivered
+    assert len(agent.pressed) == delivery.ENTERS
+
+
 def test_an_enter_waits_until_a_slow_agent_has_drawn_the_text(agent: Agent, target: Target) -> None:
     """P05: an Enter in the same read as the text would become a part of it."""
     agent.draw_delay = 1.6

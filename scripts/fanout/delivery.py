@@ -35,6 +35,8 @@ ECHO_WAIT = 3.0
 # What an agent asks of its terminal reaches the screen and the log at different moments.
 BRACKET_WAIT = 2.0
 EVIDENCE = 1.5
+# Nothing is pressed after the last Enter: a program on a busy machine may still come to it.
+LAST_EVIDENCE = 3.5
 ENTERS = 3
 # A terminal in line mode drops what is longer (macOS 1024, Linux 4096 bytes).
 LINE_LIMIT = 1000
@@ -253,7 +255,7 @@ def submit(target: Target, prompt: str) -> Delivery:
     moved: list[int] = []
     noise: set[int] = set()
     drawn = before.text
-    shown = False
+    shown, lag = False, 0.0
     while True:
         look = yield
         moment = time.monotonic()
@@ -269,6 +271,9 @@ def submit(target: Target, prompt: str) -> Delivery:
         if cursor_row(look) != row:
             row, row_since = cursor_row(look), moment
         shown = shows_paste(before.text, drawn, text)
+        if shown and lag == 0.0:
+            # As long as it took to draw the text, so long may it take to act on an Enter.
+            lag = moment - pasted
         patience = STILL / 2 if shown else ECHO_WAIT + slow
         quiet = moment - still_since >= patience
         if moment - pasted >= PASTE_PAUSE and (quiet or moment - pasted >= PASTE_LIMIT + slow):
@@ -278,12 +283,12 @@ def submit(target: Target, prompt: str) -> Delivery:
     # A row that does not stand still is no input line.
     shows_text = row != cursor_row(before) and time.monotonic() - row_since >= STILL / 2
     typed = row if shows_text else None
-    outcome = yield from press_enter(target, look, drawn, echo, noise, events_size, typed, slow)
-    if outcome.evidence == "screen" and not shown:
-        # The text never stood on the screen: the program may have come up only since then and lost
-        # it, or draw it at last. What it drew proves nothing.
-        return outcome._replace(delivered=False, evidence="")
-    return outcome
+    unseen = None if shown else Unseen(before, text)
+    return (
+        yield from press_enter(
+            target, look, drawn, echo, noise, events_size, typed, slow + lag, unseen
+        )
+    )
 
 
 def press_enter(
@@ -295,10 +300,13 @@ def press_enter(
     events_size: int,
     typed: str | None = None,
     slow: float = 0.0,
+    unseen: Unseen | None = None,
 ) -> Delivery:
     """Press Enter until something shows that the text which stands on the screen was taken.
 
-    `typed` is the row with the cursor, where the text shows on it.
+    `typed` is the row with the cursor, where the text shows on it. While a text is `unseen` the
+    program may be about to draw it, or have come up only since then and lost it: what else changes
+    on the screen proves nothing.
     """
     harness = target.harness
     if look.pane is None:
@@ -315,7 +323,9 @@ def press_enter(
         target.server.press(target.pane, *harness.submit_keys)
         pressed = time.monotonic()
         changed_before = False
-        while time.monotonic() - pressed < EVIDENCE + slow:
+        last = ""
+        patience = slow + (LAST_EVIDENCE if presses == ENTERS else EVIDENCE)
+        while time.monotonic() - pressed < patience:
             look = yield
             if reports_start(target.events, events_size):
                 return Outcome(True, "event", None, look.text, typed=True)
@@ -331,6 +341,12 @@ def press_enter(
                 return Outcome(True, "busy", None, look.text, typed=True)
             if was_idle and harness.idle.match(look.text, look.pane.title) is None:
                 return Outcome(True, "idle", None, look.text, typed=True)
+            if unseen is not None:
+                if look.text == last and shows_paste(unseen.before.text, last, unseen.text):
+                    # Drawn at last: from now on it is a text like any other.
+                    shown, unseen = unseen.as_shown(look, noise), None
+                last = look.text
+                continue
             # Two looks in a row, since one may catch the screen half drawn.
             changed = is_taken(shown, look.text, look.pane.cursor_y, presses)
             if changed and changed_before:
@@ -351,6 +367,20 @@ class Shown(NamedTuple):
     noise: set[int]
     cursor: int
     typed: str | None
+
+
+class Unseen(NamedTuple):
+    """A text that was pasted and is not on the screen yet, and the look before that."""
+
+    before: Look
+    text: str
+
+    def as_shown(self, look: Look, noise: set[int]) -> Shown:
+        """The same text, now that a look shows it."""
+        row = cursor_row(look)
+        typed = None if row == cursor_row(self.before) else row
+        echo = changed_rows(self.before.text, look.text) - noise
+        return Shown(look.text, echo, noise, look.pane.cursor_y if look.pane else 0, typed)
 
 
 def is_taken(shown: Shown, screen: str, cursor: int, presses: int = 1) -> bool:
