@@ -36,6 +36,12 @@ class Screen(NamedTuple):
     title: str
 
 
+def file_text(content: Any) -> str:
+    """The text of a settings file: a list in the pins holds the lines of one that is no JSON."""
+    lines: list[Any] = content if isinstance(content, list) else []  # pyright: ignore[reportUnknownVariableType]
+    return "\n".join([*lines, ""]) if lines else json.dumps(content, indent=1)
+
+
 def prompt(token: str, *steps: str) -> str:
     """A prompt of several lines that asks for these steps."""
     rows = [f"Task {token}: a prompt of several lines.", *AWKWARD, *(f"MODEL: {s}" for s in steps)]
@@ -46,7 +52,8 @@ def told(ran: Ran) -> str:
     """What a command said, in few words."""
     with contextlib.suppress(ValueError, KeyError):
         error = ran.error
-        return f"{error['code']}: {error['message']} ({error['hint']})"[:600]
+        hint: str = error["hint"] or ""
+        return f"{error['code']}: {error['message'][:300]} ({hint[:100]} ... {hint[-900:]})"
     return f"{ran.out[-300:]} {ran.err[-300:]}"
 
 
@@ -121,12 +128,9 @@ class HarnessWorld(World):
         home = self.root / f"home-{self.homes}"
         home.mkdir()
         for path, content in files.items():
-            # A list holds the lines of a file that is no JSON.
-            lines: list[Any] = content if isinstance(content, list) else []  # pyright: ignore[reportUnknownVariableType]
-            text = "\n".join([*lines, ""]) if lines else json.dumps(content, indent=1)
             target = home / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(self.filled(text, key))
+            target.write_text(self.filled(file_text(content), key))
         (home / ".gitconfig").write_text("[user]\n\tname = Test\n\temail = test@example.invalid\n")
         return {
             "PATH": f"{self.root / 'bin'}:/usr/local/bin:/usr/bin:/bin",
@@ -161,7 +165,7 @@ class HarnessWorld(World):
         *words: str,
         script: Path = SCRIPTS / "agent_workers.py",
         env: dict[str, str] | None = None,
-        seconds: float = 120.0,
+        seconds: float = 300.0,
     ) -> Ran:
         """Run one of our commands in the repository as a process of its own."""
         return self.start_and_wait(
@@ -193,7 +197,7 @@ class HarnessWorld(World):
         path.write_text(text)
         return self.command(
             "spawn", name, "--prompt-file", str(path), "--harness", str(mapping or self.used_file),
-            "--ready-timeout", "60", "--json", *more, env=env,
+            "--ready-timeout", "180", "--json", *more, env=env,
         )  # fmt: skip
 
     def given_prompt(self, name: str, number: int = 1) -> str:

@@ -32,6 +32,7 @@ import pytest  # noqa: E402
 import harness_table  # noqa: E402
 from fanout.harness import value_at  # noqa: E402
 from harness_installs import PLACE, Installed, install, node_major, pins, runtime_pin  # noqa: E402
+from harness_story import Story, live_check  # noqa: E402
 from harness_world import INTEGRATE, KEY, RENDERER, HarnessWorld, Screen, prompt, report, told  # noqa: E402
 from model_server import ModelServer  # noqa: E402
 from world import Ran  # noqa: E402
@@ -39,7 +40,7 @@ from world import Ran  # noqa: E402
 RESULT = PLACE / "result.json"
 LANGUAGES = {"python": "py", "bash": "sh"}
 # How long an agent may take for a prompt of a few steps, in seconds; machines may be busy.
-PATIENCE = 180.0
+PATIENCE = 300.0
 # Time limits of tasks that are to reach them, beside twice the time that a prompt takes.
 HANGS = 10
 FAILS = 15
@@ -138,7 +139,7 @@ class Interactive:
         env = world.environment(kind="start")
         ran = world.spawn_real("start", "Do nothing.", env=env, mapping=world.mapping_file)
         try:
-            row = seen(lambda: self.in_state("start", "waiting"), lambda: self.shown("start"), 10)
+            row = seen(lambda: self.in_state("start", "waiting"), lambda: self.shown("start"), 60)
             # It may have taken the prompt before it asked; then it keeps it until the answer.
             assert ran.code in (0, 10), told(ran)
             assert not world.asked_with("Do nothing."), "something was typed into the dialog"
@@ -186,22 +187,28 @@ class Interactive:
         """A second prompt arrives whole in the same conversation; the screen's signs are right."""
         world, harness = self.world, self.world.harness
         token = f"{world.name}-send"
-        text = prompt(token, "wait 4", f"say FIN~ISHED {token}")
+        # A busy machine is slow to draw a sign of work.
+        thinking = max(4, min(round(world.pace / 4), 20))
+        text = prompt(token, f"wait {thinking}", f"say FIN~ISHED {token}")
         path = world.root / "send.prompt"
         path.write_text(text)
-        seen(lambda: not self.is_busy("one"), "the end of its sign of work", 10)
+        seen(lambda: not self.is_busy("one"), "the end of its sign of work", 60)
         idle = self.look("one")
         if harness.idle.patterns:
             assert harness.idle.match(idle.text, idle.title), f"not idle: {self.shown('one')}"
         world.answer("send", "one", "--prompt-file", str(path))
-        seen(lambda: world.asked_with(token), "the second prompt at the model", 20)
+        seen(lambda: world.asked_with(token), "the second prompt at the model")
         if harness.busy.patterns:
-            seen(lambda: self.is_busy("one"), lambda: "a sign of work: " + self.shown("one"), 3.5)
+            seen(
+                lambda: self.is_busy("one"),
+                lambda: "a sign of work: " + self.shown("one"),
+                thinking - 0.5,
+            )
         self.wait_for("one", text=f"FINISHED {token}")
         assert world.arrived(token, world.given_prompt("one", 2)), self.heard(token)
         (first, *_) = world.asked_with(token)
         assert any(f"{world.name}-one" in said for said in first.said()), "a new conversation"
-        seen(lambda: not self.is_busy("one"), "the end of its sign of work", 10)
+        seen(lambda: not self.is_busy("one"), "the end of its sign of work", 60)
         return ""
 
     def approval(self) -> str:
@@ -221,7 +228,7 @@ class Interactive:
         """The worker `two` waits for a person."""
         world = self.world
         assert ran.code in (0, 10), (told(ran), self.shown("two"))
-        row = seen(lambda: self.in_state("two", "waiting"), lambda: self.shown("two"), 120)
+        row = seen(lambda: self.in_state("two", "waiting"), lambda: self.shown("two"))
         refused = world.command("send", "two", "--prompt", "more", "--json")
         assert refused.code == 10, told(refused)
         assert not (world.tree("two") / "asked.txt").exists()
@@ -378,7 +385,10 @@ class Loop:
         slow = min(int(2 * self.world.pace), 90)
         made += [
             self.task(
-                "key", words=bypass, env=self.home(key="stand-in-key!401"), timeout_seconds=120
+                "key",
+                words=bypass,
+                env=self.home(key="stand-in-key!401"),
+                timeout_seconds=120 + slow,
             ),
             self.task("hang", "hang", words=bypass, timeout_seconds=HANGS + slow),
             self.task("fail", "status 500", words=bypass, timeout_seconds=FAILS + slow),
@@ -431,7 +441,7 @@ class Loop:
         assert rendered.code == 0, rendered.err
         program = {"python": sys.executable, "bash": "bash"}[self.language]
         env = {**world.env, "RUN_ID": self.run_id}
-        ran = world.start_and_wait([program, str(runner)], env, world.repo, 400)
+        ran = world.start_and_wait([program, str(runner)], env, world.repo, 1200)
         folder = world.repo / ".worker-runs" / self.run_id / "tasks"
         for path in folder.glob("*/result.json"):
             self.results[path.parent.name.partition("-")[2]] = json.loads(path.read_bytes())
@@ -565,8 +575,24 @@ def work_dir(world: HarnessWorld, checks: Checks) -> str:
     return flag
 
 
-def examine(name: str, model: ModelServer, only: str) -> tuple[list[Check], dict[str, Any]]:
-    """Install one CLI and make all checks."""
+def tell_story(world: HarnessWorld, checks: Checks) -> None:
+    """The story of harness_story.py; what comes after a step that failed is not tried."""
+    story = Story(world)
+    steps = (
+        ("story: probe, convert", story.convert),
+        ("story: two workers", story.workers),
+        ("story: a loop of two", story.loop),
+        ("story: nothing left", story.end),
+    )
+    for name, step in steps:
+        if not checks.run(name, step):
+            return
+
+
+def examine(
+    name: str, model: ModelServer, only: str, *, everything: bool
+) -> tuple[list[Check], dict[str, Any]]:
+    """Install one CLI and make all checks; `everything` adds what the pins leave to a few."""
     pin = pins()[name]
     checks = Checks(name, pin["version"])
     about: dict[str, Any] = {"version": pin["version"]}
@@ -591,18 +617,35 @@ def examine(name: str, model: ModelServer, only: str) -> tuple[list[Check], dict
         checks.run("version", lambda: version(world), "version.args", "version.verified")
         if only in ("", "interactive"):
             Interactive(world, checks).run()
+        if only == "live" or (only == "" and (everything or "live" in pin)):
+            checks.run("live check", lambda: live_check(world))
         if only in ("", "runners"):
             if world.word("noninteractive.work_dir_arg"):
                 checks.run("work-dir flag", lambda: work_dir(world, checks),
                            "noninteractive.work_dir_arg")  # fmt: skip
             for language in LANGUAGES:
                 Loop(world, checks, language).run()
+        if only == "story" or (only == "" and "story" in pin):
+            tell(name, pin, made, model, checks)
     finally:
         if os.environ.get("KEEP_WORLD"):
             print(f"kept: {world.root}")
         else:
             world.close()
     return checks.done, about
+
+
+def tell(
+    name: str, pin: dict[str, Any], made: list[Installed], model: ModelServer, checks: Checks
+) -> None:
+    """The story, in a world of its own: there everything that is left would be its own."""
+    with MAKING:
+        world = HarnessWorld(name, pin, [one.program.parent for one in made], model)
+        WORLDS.append(world)
+    try:
+        tell_story(world, checks)
+    finally:
+        world.close()
 
 
 INSTALLING, MAKING = threading.Lock(), threading.Lock()
@@ -616,10 +659,12 @@ def interrupted(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
-def examined(name: str, model: ModelServer, only: str) -> tuple[list[Check], dict[str, Any]]:
+def examined(
+    name: str, model: ModelServer, only: str, *, everything: bool
+) -> tuple[list[Check], dict[str, Any]]:
     """`examine`; a fault of our own is a failed check, and costs the others nothing."""
     try:
-        return examine(name, model, only)
+        return examine(name, model, only, everything=everything)
     except FAILURES:
         version = pins()[name]["version"]
         checks = Checks(name, version)
@@ -647,7 +692,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="default: those marked as first")
     parser.add_argument("--all", action="store_true", help="every CLI of harnesses.json")
     parser.add_argument("--jobs", type=int, default=2, help="CLIs at the same time (2)")
-    parser.add_argument("--only", choices=("interactive", "runners"), default="")
+    parser.add_argument("--only", choices=("interactive", "runners", "live", "story"), default="")
     parser.add_argument("--result", type=Path, default=RESULT, help="where the findings are kept")
     parser.add_argument("--keep", action="store_true", help="write the findings to the repository")
     parser.add_argument("--table", action="store_true", help="only write the table anew")
@@ -664,7 +709,10 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupted)
     with ModelServer() as model, ThreadPoolExecutor(given.jobs) as pool:
-        futures = {name: pool.submit(examined, name, model, given.only) for name in names}
+        futures = {
+            name: pool.submit(examined, name, model, given.only, everything=given.all)
+            for name in names
+        }
         found = {name: future.result() for name, future in futures.items()}
     everything = [check for done, _ in found.values() for check in done]
     result = {
@@ -679,7 +727,7 @@ def main() -> int:
                         "name": c.name,
                         "ok": c.ok,
                         "seconds": round(c.seconds, 1),
-                        "note": c.note[:300],
+                        "note": c.note[:1500],
                     }
                     for c in done
                 ],
