@@ -225,6 +225,11 @@ def test_the_commands_and_their_verbs_are_there(world: World) -> None:
     assert [word for word in words if word not in every] == ["watch", "steer"]
 
 
+def test_it_names_all_commands_but_the_one_that_checks_them() -> None:
+    named = set(re.findall(r"\b[a-z_]+\.py\b", TEXT))
+    assert named | {"self_test.py"} == {path.name for path in SCRIPTS.glob("*.py")}
+
+
 @original
 def test_the_mapped_agents_are_there() -> None:
     files = sorted((ROOT / "examples").glob("harness-*.json"))
