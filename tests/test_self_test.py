@@ -26,7 +26,7 @@ QUICK = [
     "plans", "conversion",
 ]  # fmt: skip
 # No plan of the examples names it, whatever the default is.
-OTHER = next(name for name in ("pi", "codex") if name != edition.AGENT)
+OTHER = min({"codex", "pi"} - {edition.AGENT})
 LIVE = ["spawn", "lost Enter", "dead agent", "review", "killed merge", "clean-up", "runners"]
 
 

@@ -47,7 +47,8 @@ NAMED = r"\b(?:scripts|references|examples|poster)/[A-Za-z0-9._/-]*[A-Za-z0-9]"
 KEPT = ("PATH", "LANG", "USER", "LOGNAME", "SHELL", "TERM")
 KEPT_BEGINNINGS = ("LC_", "LD_", "DYLD_", "PYTHON")
 IMPORT = r"(?m)^ *from (fanout(?:\.\w+)*) import (\([^)]*\)|[^\n#]*)"
-LIMIT = 60.0
+# Seconds for one command; half of it for an agent. A machine may be very busy.
+LIMIT = 120.0
 SOCKET_LIMIT = 100
 # The tail of a socket's path: /tmux-<uid>/agent-workers-<8 hex>.
 SOCKET_NAME = 40
