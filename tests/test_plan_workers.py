@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from pathlib import Path
@@ -97,6 +98,7 @@ def test_what_is_no_plan_is_told(world: World, content: str) -> None:
     path.write_text(content)
     ran = run(world, "check", str(path))
     assert (ran.code, ran.data["verdict"]) == (2, "invalid")
+    assert all(row["path"] in ("", "agent", "tasks") for row in ran.data["errors"])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -362,8 +364,12 @@ def test_a_json_list_of_tasks(world: World) -> None:
     assert [task["name"] for task in tasks] == ["first-thing", "second"]
     assert tasks[1]["depends_on"] == ["first-thing"]
     assert tasks[1]["estimate_minutes"] == 3
-    path.write_text('[{"colour": 1}]')
-    assert run(world, "draft", "--tasks", str(path)).code == 2
+    for text in ('[{"colour": 1}]', "", "[]", "[1]", '[{"name": "a", "owns": ["/a"]}]', "# \xff"):
+        path.write_text(text, encoding="latin-1")
+        assert run(world, "draft", "--tasks", str(path)).code == 2, text
+    path.write_text("# A")
+    lost = run(world, "draft", "--tasks", str(path), "--output", str(world.root / "no" / "plan"))
+    assert (lost.code, lost.error["code"]) == (2, "no-folder")
 
 
 # --- overlap --------------------------------------------------------------------------------
@@ -402,6 +408,36 @@ def test_what_live_workers_have_both_changed(world: World) -> None:
     assert after == before
     assert run(world, "overlap", "one").code == 0
     assert run(world, "overlap", "nobody").code == 2
+
+
+def test_names_that_are_odd_stay_in_their_line(world: World) -> None:
+    one, two = world.quick("one"), world.quick("two")
+    for tree in (one, two):
+        folder = os.path.join(os.fsencode(tree), b"caf\xe9")
+        os.mkdir(folder)
+        with open(os.path.join(folder, b"new\nline"), "w") as file:
+            file.write(tree.name)
+    ran = world.run_warm(
+        "plan_workers", ["overlap"], cwd=world.repo, env=world.env, stdin=b"", seconds=60
+    )  # fmt: skip
+    assert ran.code == 10
+    name = r"caf\udce9/new\nline"
+    assert ran.out.splitlines() == [
+        rf"{name}: changed by one (untracked), two (untracked); owned by nobody",
+        rf"one and two: conflict: {name}",
+    ]
+
+
+def test_a_worker_whose_tree_cannot_be_read_is_told(world: World) -> None:
+    one, two = world.quick("one"), world.quick("two")
+    (one / ".git").unlink()
+    (two / "x").write_text("x")
+    world.git("worktree", "remove", "--force", str(two))
+    ran = run(world, "overlap")
+    assert (ran.code, ran.error["code"]) == (1, "unreadable-worktree")
+    said = {row["name"]: row["unknown"] for row in ran.data["workers"]}
+    assert "not a git repository" in said["one"]
+    assert said["two"] == f"its worktree {two} is gone"
 
 
 def test_changes_are_shown_as_they_come(world: World) -> None:

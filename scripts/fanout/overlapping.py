@@ -38,9 +38,7 @@ def look(repo: git.Repository, names: list[str]) -> tuple[dict[str, Any], list[S
     """The answer about live workers, and the records that cannot be read."""
     workers, errors = life.load_all(repo.common_dir, names)
     with integrations.scratch(repo.common_dir) as env:
-        found = [
-            changed(worker, env) for worker in workers if os.path.isdir(worker.worktree)
-        ]  # fmt: skip
+        found = [changed(worker, env) for worker in workers]
         conflicts = conflicts_of(repo, [each for each in found if each.paths], env)
     owners = partition.Machine([each.owns for each in found])
     shared: list[dict[str, Any]] = []
@@ -88,6 +86,8 @@ def changed(worker: life.Worker, env: dict[str, str]) -> Changed:
     tree = worker.worktree
     here = worktrees.at(tree)
     owns = [partition.normal(text) for text in worker.owns]
+    if not os.path.isdir(tree):
+        return Changed(worker.name, worker.base, owns, {}, "", f"its worktree {tree} is gone")
     try:
         status = worktrees.read_status(tree)
         done = git.require_git(tree, *NAMES, worker.base, "HEAD", env=here)

@@ -249,7 +249,8 @@ class Reader:
     def wrong(self, where: str, what: str, hint: str = "") -> SkillError:
         """The error about one place of the plan."""
         error = usage("invalid-plan", f"the plan {shown(self.path)}: {where} {what}", hint)
-        error.data = {"path": where.removesuffix(":"), "problem": what}
+        place = "" if where == "the whole" else where.removesuffix(":")
+        error.data = {"path": place, "problem": what}
         return error
 
     def note(self, error: SkillError) -> None:

@@ -133,7 +133,12 @@ def verdict_text(data: dict[str, Any]) -> str:
     lines.append("worth it:")
     lines += [f"  {row}" for row in data["estimate"]["working"]]
     lines += listed("notes", data["notes"])
-    return plain_text("\n".join(lines))
+    return joined(lines)
+
+
+def joined(lines: list[str]) -> str:
+    """Lines as one text; a line break in a path stays within its line."""
+    return plain_text("\n".join(line.replace("\n", "\\n") for line in lines))
 
 
 def listed(title: str, rows: list[str]) -> list[str]:
@@ -202,7 +207,7 @@ def explain(options: argparse.Namespace) -> Answer:
         f" {row['files'][0][1]}"
         for row in found["couplings"]
     ])  # fmt: skip
-    return Answer("explain", plain_text("\n".join(lines)), found)
+    return Answer("explain", joined(lines), found)
 
 
 # --- draft ----------------------------------------------------------------------------------
@@ -216,29 +221,34 @@ def draft(options: argparse.Namespace) -> Answer:
     from fanout import plan as plans
 
     what = f"the tasks {options.tasks!r}"
-    text = plans.read_file(options.tasks, plans.PROMPT_LIMIT, what).decode("utf-8", "replace")
-    wishes = judging.read_wishes(text, what)
+    content = plans.read_file(options.tasks, plans.PROMPT_LIMIT, what)
+    try:
+        wishes = judging.read_wishes(content.decode("utf-8"), what)
+    except UnicodeDecodeError as error:
+        raise usage("invalid-tasks", f"{what} is not UTF-8: {error}") from error
+    path = os.path.abspath(options.output) if options.output else ""
+    if path and os.path.lexists(path):
+        raise refused("output-exists", f"{path!r} is there already", "give another --output")
+    if path and not os.path.isdir(os.path.dirname(path)):
+        raise usage("no-folder", f"there is no folder {os.path.dirname(path)!r}", "make it first")
     _, tree = judging.snapshot({"repo": ".", "base": "HEAD", "variables": {}}, options.repo,
                                options.base)  # fmt: skip
-    path = os.path.abspath(options.output) if options.output else ""
     stem = os.path.splitext(os.path.basename(path or options.tasks))[0]
     made = judging.draft(wishes, tree.blobs, judging.run_name(stem))
-    content = json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(made, indent=2, ensure_ascii=False) + "\n"
     # It is a plan that loads, or the list of tasks is told what is wrong with it.
-    loaded = plans.Reader(path or "the draft", content.encode("utf-8", "surrogatepass")).load()
+    loaded = plans.Reader(path or "the draft", text.encode("utf-8", "surrogatepass")).load()
     seen = judging.Judgement(loaded, made, options.repo, options.base).answer()
     todo = [{"path": where, "text": said} for where, said in judging.to_fill(made, "")]
     data = {"plan": made, "output": path or None, "to_fill": todo, "seams": seen["seams"],
             "overlaps": seen["overlaps"]}  # fmt: skip
     actions: tuple[dict[str, Any], ...] = ()
     if path:
-        if os.path.lexists(path):
-            raise refused("output-exists", f"{path!r} is there already", "give another --output")
-        records.write_file(path, content.encode("utf-8"), 0o644)
+        records.write_file(path, text.encode("utf-8"), 0o644)
         repo = judging.git.open_repository(options.repo)
         command = command_line(PROG, repo, "check", path)
         actions = (next_action("check", command, "fill it in, then check it"),)
-    lines = [f"{path}: {len(made['tasks'])} tasks" if path else content.rstrip("\n")]
+    lines = [f"{path}: {len(made['tasks'])} tasks" if path else text.rstrip("\n")]
     if path:
         lines += listed("to fill in", [f"{row['path']}: {row['text']}" for row in todo])
         lines += listed("seams", [seam_text(row) for row in seen["seams"]])
@@ -259,12 +269,20 @@ def overlap(options: argparse.Namespace) -> Answer:
     data, errors = overlapping.look(repo, options.names)
     lines = overlapping.lines(data)
     count = len(data["workers"])
-    text = "\n".join(lines) or f"{count} workers: no file was changed by two, nothing conflicts"
+    text = joined(lines) or f"{count} workers: no file was changed by two, nothing conflicts"
+    unread = [f"{row['name']}: {row['unknown']}" for row in data["workers"] if row["unknown"]]
+    if unread:
+        errors.append(
+            SkillError(
+                "unreadable-worktree", unread[0], "`agent_workers.py status` says more of it",
+                exit_code=ExitCode.FAILED,
+            )
+        )  # fmt: skip
     error = errors[0] if errors else None
     code = ExitCode.FAILED if errors else ExitCode.DONE
     if data["shared"] or data["conflicts"] or data["not_owned"]:
-        code = ExitCode.BLOCKED if not errors else code
-    return Answer("overlap", plain_text(text), data, code, error)
+        code = ExitCode.BLOCKED
+    return Answer("overlap", text, data, code, error)
 
 
 def watch(repo: Any, options: argparse.Namespace) -> Answer:
@@ -288,7 +306,7 @@ def watch(repo: Any, options: argparse.Namespace) -> Answer:
         seen = lines
         for sign, line in changes:
             row = json.dumps({"change": sign, "text": line}) if options.json else f"{sign} {line}"
-            reading = reading and write_out(plain_text(row) + "\n")
+            reading = reading and write_out(joined([row]) + "\n")
         if reading:
             time.sleep(2.0)
             reading = not reader_gone()
