@@ -3,7 +3,7 @@
 PYTHON ?= python3
 ARGS ?=
 SKILL := parallel-agent-worktree-skill
-CODE := scripts tests examples evals
+CODE := scripts tests examples evals tools
 
 export PYTHON
 # The tests run on the interpreter that was checked, and nothing else is downloaded for them.
@@ -26,7 +26,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
 demo: need ## run the main job on a throw-away repository (needs no uv)
-	@"$(PYTHON)" examples/demo.py
+	@"$(PYTHON)" tools/demo.py
 
 bench: need ## time the commands beside their floors (needs no uv); ARGS="--quick" for a smoke run
 	@"$(PYTHON)" tests/bench.py $(ARGS)
@@ -86,7 +86,7 @@ shell: need-python ## shellcheck every shell script; what runners carry as it st
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	"$(PYTHON)" scripts/render_worker_loop.py --config examples/self-hosted-upgrade.json \
 	--language bash --output "$$folder/run-agent-workers.sh" --json >"$$folder/answer" && \
-	find $(CODE) tools "$$folder" -name '*.sh' ! -path '*/runtimes/*' \
+	find $(CODE) "$$folder" -name '*.sh' ! -path '*/runtimes/*' \
 	-exec $(RUN) shellcheck .ci/run {} +
 
 # skillscheck takes every file for one that an agent reads: rooms, lock and picture are left out.

@@ -781,7 +781,7 @@ class Bench:
 
     def fabricate(self, pair: Pair, names: list[str]) -> None:
         """Workers with records, branches, worktree entries and idle panes, but made cheaply."""
-        from fanout import jobs, records
+        from fanout import records
         from fanout import workers as life
 
         common = os.path.join(os.path.realpath(pair.ours), ".git")
@@ -820,7 +820,7 @@ class Bench:
                     file.write(text)
             records.make_dir(records.worker_dir(common, worker.name))
             life.save(common, worker)
-            job = jobs.new_prompt(common, worker.name, "Do it.\n")
+            job = life.new_prompt(common, worker.name, "Do it.\n")
             before = {"head": head, "files": ""}
             for kind, more in (
                 ("spawned", {"launch": worker.launch, "opens": True, "before": before}),

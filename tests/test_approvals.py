@@ -189,7 +189,7 @@ def test_files_that_would_be_no_part_of_it_are_named(
 def test_our_copies_and_ignored_files_are_no_part_of_the_work(
     world: World, integrate: Call
 ) -> None:
-    from fanout.copies import fingerprint
+    from fanout.workers import fingerprint
 
     tree, tip = made(world)
     (tree / "copied.txt").write_text("ours\n")

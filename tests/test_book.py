@@ -6,9 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fanout.book import NEW_BOOK, Book, changes_of, fold_changes
+from fanout.book import NEW_BOOK, OPEN, Book, changes_of, fold_changes, key_of, parse, same_text
 from fanout.errors import SkillError
-from fanout.outline import OPEN, key_of, parse, same_text
 
 KEEP = """# Changelog
 

@@ -1273,7 +1273,7 @@ def make_worker(repo: Repository, number: int) -> life.Worker:
 
 def put(world: World, worker: life.Worker, kind: str, name: str) -> life.Worker:
     """Bring one file into a state."""
-    from fanout.copies import fingerprint
+    from fanout.workers import fingerprint
 
     tree = Path(worker.worktree)
     file = tree / f"{name}.txt"

@@ -131,7 +131,7 @@ def test_only_what_it_owns_is_taken_unless_told_otherwise(world: World, integrat
 
 
 def test_ignored_files_copies_and_records_are_never_taken(world: World, integrate: Call) -> None:
-    from fanout.copies import fingerprint
+    from fanout.workers import fingerprint
 
     tree = world.quick("w1")
     write(tree, {".gitignore": "*.log\n.env\n", "a.txt": "a\n", "x.log": "l\n", ".env": "K=V\n"})

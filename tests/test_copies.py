@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fanout import copies
+from fanout import workers as life
 from fanout.errors import SkillError
 from world import World
 
@@ -45,7 +45,7 @@ def test_copies_keep_bytes_modes_and_links(world: World) -> None:
 def test_only_paths_inside_the_checkout_are_copied(world: World, path: str) -> None:
     if "\0" in path:
         with pytest.raises(SkillError, match="not a path inside"):
-            copies.copy_files(str(world.repo), str(world.root), [path])
+            life.copy_files(str(world.repo), str(world.root), [path])
         return
     before = world.snapshot()
     assert world.refused(2, "spawn", "w1", *SPAWN, "--copy", path)["code"] == "path-outside"
@@ -150,11 +150,11 @@ def test_only_what_may_be_a_copy_is_read(world: World, monkeypatch: pytest.Monke
         seen.append(path)
         return "0"
 
-    monkeypatch.setattr(copies, "fingerprint", fingerprint)
-    assert copies.is_our_copy(worker, str(tree), "a") is False
-    assert copies.is_our_copy(worker, str(tree), "b") is False
-    assert copies.is_our_copy(worker, str(tree), "missing") is False
+    monkeypatch.setattr(life, "fingerprint", fingerprint)
+    assert life.is_our_copy(worker, str(tree), "a") is False
+    assert life.is_our_copy(worker, str(tree), "b") is False
+    assert life.is_our_copy(worker, str(tree), "missing") is False
     assert seen == []
     Path(tree / "a").unlink()
     (tree / "a").write_text("x")
-    assert copies.is_our_copy(worker, str(tree), "a") is True
+    assert life.is_our_copy(worker, str(tree), "a") is True

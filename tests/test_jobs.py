@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from fanout import git, jobs
+from fanout import git
 from fanout import workers as life
 from fanout.records import Event
 from fanout.workers import State
@@ -22,42 +22,42 @@ OPENED = event("spawned", opens=True, before={"head": "abc", "files": ""})
 
 
 def test_without_an_opening_event_there_is_no_job() -> None:
-    assert jobs.job_of([], RUNNING).id is None
-    assert jobs.job_of([event("started")], RUNNING).is_open is False
+    assert life.job_of([], RUNNING).id is None
+    assert life.job_of([event("started")], RUNNING).is_open is False
 
 
 def test_a_job_is_open_until_an_ending_event_of_the_same_job() -> None:
-    assert jobs.job_of([OPENED, event("progress")], RUNNING).is_open
-    assert jobs.job_of([OPENED, event("completed", "0000")], RUNNING).is_open
-    done = jobs.job_of([OPENED, event("completed", message="all good")], RUNNING)
+    assert life.job_of([OPENED, event("progress")], RUNNING).is_open
+    assert life.job_of([OPENED, event("completed", "0000")], RUNNING).is_open
+    done = life.job_of([OPENED, event("completed", message="all good")], RUNNING)
     assert (done.state, done.message, done.error) == ("completed", "all good", "")
 
 
 def test_the_first_ending_counts() -> None:
     events = [OPENED, event("error", message="no disk"), event("completed")]
-    job = jobs.job_of(events, RUNNING)
+    job = life.job_of(events, RUNNING)
     assert (job.state, job.error) == ("failed", "no disk")
 
 
 def test_a_later_prompt_opens_the_next_job() -> None:
     events = [OPENED, event("completed"), event("delivered", "0002", opens=True)]
-    job = jobs.job_of(events, RUNNING)
+    job = life.job_of(events, RUNNING)
     assert (job.id, job.state) == ("0002", "open")
-    assert jobs.open_job(events) == "0002"
+    assert life.open_job(events) == "0002"
 
 
 def test_a_prompt_that_steers_leaves_the_job_open() -> None:
     events = [OPENED, event("delivered", "0001", prompt="0002")]
-    assert jobs.open_job(events) == "0001"
+    assert life.open_job(events) == "0001"
 
 
 def test_started_is_what_the_agent_reports_not_what_the_coordinator_does() -> None:
-    assert jobs.job_of([OPENED, event("delivered")], RUNNING).started is False
-    assert jobs.job_of([OPENED, event("heartbeat")], RUNNING).started is True
+    assert life.job_of([OPENED, event("delivered")], RUNNING).started is False
+    assert life.job_of([OPENED, event("heartbeat")], RUNNING).started is True
 
 
 def test_a_stop_that_was_killed_before_it_wrote_cancelled_cancels_all_the_same() -> None:
-    assert jobs.job_of([OPENED], State("stopped", 143)).state == "cancelled"
+    assert life.job_of([OPENED], State("stopped", 143)).state == "cancelled"
 
 
 def made_worker(world: World) -> tuple[str, life.Worker]:
@@ -109,22 +109,22 @@ def test_an_end_with_another_code_is_a_failure_also_with_changes(world: World) -
 def test_a_snapshot_sees_a_further_change_of_a_changed_file(world: World) -> None:
     common, worker = made_worker(world)
     assert common
-    clean = jobs.snapshot(worker)
+    clean = life.snapshot(worker)
     assert clean == {"head": worker.base, "files": ""}
     path = world.tree("w1") / "README.md"
     path.write_text("once\n")
-    first = jobs.snapshot(worker)
+    first = life.snapshot(worker)
     path.write_text("twice, and longer\n")
-    assert clean != first != jobs.snapshot(worker)
+    assert clean != first != life.snapshot(worker)
 
 
 def test_prompts_are_numbered_without_gaps_or_reuse(world: World) -> None:
     common, _ = made_worker(world)
-    assert jobs.new_prompt(common, "w1", "two") == "0002"
-    assert jobs.new_prompt(common, "w1", "three\r\n") == "0003"
-    assert jobs.read_prompt(common, "w1", "0003") == "three\r\n"
-    assert jobs.read_prompt(common, "w1", "0009") == ""
-    assert oct(os.stat(jobs.prompt_file(common, "w1", "0002")).st_mode)[-3:] == "600"
+    assert life.new_prompt(common, "w1", "two") == "0002"
+    assert life.new_prompt(common, "w1", "three\r\n") == "0003"
+    assert life.read_prompt(common, "w1", "0003") == "three\r\n"
+    assert life.read_prompt(common, "w1", "0009") == ""
+    assert oct(os.stat(life.prompt_file(common, "w1", "0002")).st_mode)[-3:] == "600"
 
 
 def test_a_job_of_a_worker_in_an_unreadable_tree_fails_with_the_reason(world: World) -> None:
@@ -132,7 +132,7 @@ def test_a_job_of_a_worker_in_an_unreadable_tree_fails_with_the_reason(world: Wo
     common = str(world.repo / ".git")
     worker = life.load(common, "w1")
     (world.tree("w1") / ".git").write_text("gitdir: /nowhere\n")
-    job = jobs.current(common, worker, State("exited", 0))
+    job = life.current(common, worker, State("exited", 0))
     assert job.state == "failed"
     assert "cannot be read" in job.error
     assert git.ref_commit(common, worker.branch_ref) == worker.base

@@ -111,7 +111,7 @@ def test_the_four_views_are_what_their_commands_print(world: World, integrate: C
 
 
 def test_what_is_not_committed_is_flagged(world: World, integrate: Call) -> None:
-    from fanout.copies import fingerprint
+    from fanout.workers import fingerprint
 
     tree = world.quick("w1", owns=["a.txt"])
     commit(world, tree, {"a.txt": "a\n", ".gitignore": "*.env\nnode_modules\ntmp/\n"})

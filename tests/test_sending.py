@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from fanout import jobs, sending
+from fanout import prompting
 from fanout import workers as life
 from fanout.errors import SkillError
-from fanout.jobs import Sending
+from fanout.workers import Sending
 from world import World, wait_for
 
 IDLE = ("--prompt-mode", "none", "--settle", "0")
@@ -22,21 +22,21 @@ def kept(drawn: str | None = None, echo: tuple[int, ...] = ()) -> Sending:
 
 
 def test_nothing_was_typed_when_the_screen_is_as_it_was() -> None:
-    assert sending.standing(kept(), "the text", SCREEN) is False
+    assert prompting.standing(kept(), "the text", SCREEN) is False
 
 
 def test_the_text_stands_when_it_is_seen_or_its_rows_are_as_they_were_drawn() -> None:
-    assert sending.standing(kept(), "the text", TYPED) is True
+    assert prompting.standing(kept(), "the text", TYPED) is True
     folded = "title\n\n> [Pasted text #1 +9 lines]\nidle"
-    assert sending.standing(kept(folded, (2,)), "anything", folded) is True
+    assert prompting.standing(kept(folded, (2,)), "anything", folded) is True
 
 
 def test_rows_that_changed_after_enter_mean_that_it_was_taken() -> None:
-    assert sending.standing(kept(TYPED, (2,)), "the text", "title\n\n> \nworking") is False
+    assert prompting.standing(kept(TYPED, (2,)), "the text", "title\n\n> \nworking") is False
 
 
 def test_a_screen_that_moved_on_before_enter_is_unknown() -> None:
-    assert sending.standing(kept(), "the text", "title\nsomething else\n> \nworking") is None
+    assert prompting.standing(kept(), "the text", "title\nsomething else\n> \nworking") is None
 
 
 def ready(world: World) -> tuple[str, life.Worker, str]:
@@ -53,8 +53,8 @@ def keep(
     common: str, worker: life.Worker, text: str, screen: str, drawn: str | None = None
 ) -> None:
     """What a send leaves that was killed on its way."""
-    number = jobs.new_prompt(common, "w1", text)
-    jobs.write_sending(
+    number = life.new_prompt(common, "w1", text)
+    life.write_sending(
         common, worker, Sending(worker.launch, "0001", number, False, screen, drawn, [])
     )
 
@@ -64,7 +64,7 @@ def test_a_send_that_was_killed_before_it_typed_is_done_by_the_same_call(world: 
     keep(common, worker, "Hello there", screen)
     assert world.ok("send", "w1", "--prompt", "Hello there")["already_typed"] is False
     assert [entry["prompt"] for entry in world.prompts()] == ["Hello there"]
-    assert jobs.read_sending(common, worker) is None
+    assert life.read_sending(common, worker) is None
 
 
 def test_a_send_that_was_killed_before_enter_is_only_submitted(world: World) -> None:
@@ -92,14 +92,14 @@ def test_another_text_is_refused_while_the_first_stands_in_the_input(world: Worl
 
 def test_a_send_that_was_killed_after_enter_is_not_typed_again(world: World) -> None:
     common, worker, screen = ready(world)
-    number = jobs.new_prompt(common, "w1", "Hello there")
+    number = life.new_prompt(common, "w1", "Hello there")
     worker.server.paste(worker.pane, b"Hello there")
     wait_for(lambda: "Hello there" in world.ok("capture", "w1")["text"], "the text is drawn")
     _, screens = worker.server.look([worker.pane])
     drawn = screens[worker.pane]
     rows = [n for n, row in enumerate(drawn.split("\n")) if "Hello there" in row]
     state = Sending(worker.launch, "0001", number, False, screen, drawn, rows)
-    jobs.write_sending(common, worker, state)
+    life.write_sending(common, worker, state)
     worker.server.press(worker.pane, "Enter")
     wait_for(world.prompts, "the agent has it")
     wait_for(lambda: "Nothing to do" in world.ok("capture", "w1")["text"], "it is done")
@@ -151,7 +151,7 @@ def test_a_damaged_note_of_a_send_is_named_and_nothing_typed(world: World, conte
     common, worker, _ = ready(world)
     (world.record("w1") / "sending.json").write_bytes(content)
     with pytest.raises(SkillError, match=r"sending\.json"):
-        jobs.read_sending(common, worker)
+        life.read_sending(common, worker)
     assert "sending.json" in world.refused(1, "send", "w1", "--prompt", "x")["message"]
     assert world.prompts() == []
     assert (world.record("w1") / "sending.json").read_bytes() == content

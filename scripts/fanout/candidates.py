@@ -7,10 +7,10 @@ import os
 from fanout import git, records
 from fanout import workers as life
 from fanout.conventions import convention_of, is_no_fragment
-from fanout.copies import is_our_copy
 from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
 from fanout.partition import not_owned
+from fanout.workers import is_our_copy
 from fanout.worktrees import (
     Status,
     admin_dir_of,

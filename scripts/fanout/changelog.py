@@ -10,11 +10,23 @@ import re
 import stat
 
 from fanout import git, proctree, records
-from fanout.book import Book, Change, Entry, Folded, changes_of, fold_changes
+from fanout.book import (
+    KNOWN,
+    MARKER,
+    Book,
+    Change,
+    Entry,
+    Folded,
+    changes_of,
+    closes,
+    fold_changes,
+    key_of,
+    opened,
+    same_text,
+)
 from fanout.conventions import BOOK_NAME, FOLDERS, Tree, is_book, is_fragment_name, is_no_fragment
 from fanout.errors import SkillError, refused
 from fanout.fields import NamedTuple
-from fanout.outline import KNOWN, MARKER, closes, key_of, opened, same_text
 from fanout.output import path_text
 from fanout.process import clean_environment, find_program
 

@@ -10,13 +10,12 @@ import os
 
 from fanout import git, integrations, proctree, records, steering, takeback, worktrees
 from fanout import workers as life
-from fanout.copies import is_our_copy
 from fanout.errors import SkillError
 from fanout.fields import NamedTuple
 from fanout.output import progress
 from fanout.takeback import LOCK_WAIT, folders_around, free_path, keep_runs
 from fanout.tmux import Pane, Server
-from fanout.workers import Worker
+from fanout.workers import Worker, is_our_copy
 from fanout.worktrees import Stake
 
 TYPE_CHECKING = False

@@ -8,10 +8,10 @@ from fanout import approvals, git, records, steering
 from fanout import candidates as work
 from fanout import workers as life
 from fanout.approvals import listing, refusal
-from fanout.copies import is_our_copy
 from fanout.errors import SkillError
 from fanout.fields import NamedTuple
 from fanout.integrations import require_identity, signing_of, write_commit
+from fanout.workers import is_our_copy
 from fanout.worktrees import (
     OPERATIONS,
     Status,

@@ -6,13 +6,12 @@ import contextlib
 import os
 import time
 
-from fanout import git, jobs, proctree, records, steering
+from fanout import git, proctree, records, steering
 from fanout import workers as life
 from fanout.errors import ExitCode, SkillError
 from fanout.fields import NamedTuple
-from fanout.jobs import Job
 from fanout.tmux import Pane, Server
-from fanout.workers import State, Worker
+from fanout.workers import Job, State, Worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def look_at_jobs(common_dir: str, names: list[str]) -> dict[str, Waited]:
         logs = life.read_logs(common_dir, worker)
         panes, screens = seen[worker.name]
         state: State = life.state_of(common_dir, worker, panes, screens, logs, worker.name in alive)
-        job = jobs.current(common_dir, worker, state, logs)
+        job = life.current(common_dir, worker, state, logs)
         rows[worker.name] = Waited(worker.name, state.word, job)
     return {name: rows[name] for name in names}
 
@@ -231,7 +230,7 @@ def living(workers: list[Worker], done: Outcomes) -> list[Target]:
 def record_stop(common_dir: str, worker: Worker, done: Outcomes) -> bool:
     """Record that an agent is stopped and its job cancelled; False where that cannot be written."""
     try:
-        job = jobs.open_job(life.read_events(common_dir, worker))
+        job = life.open_job(life.read_events(common_dir, worker))
         life.record_event(common_dir, worker.name, "stopped", launch=worker.launch)
         if job is not None:
             life.record_event(common_dir, worker.name, "cancelled", job=job, message="stopped")

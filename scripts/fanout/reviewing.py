@@ -7,10 +7,10 @@ import os
 from fanout import approvals, changelog, flagging, git, integrations
 from fanout import candidates as work
 from fanout import workers as life
-from fanout.copies import is_our_copy
 from fanout.errors import SkillError, usage
 from fanout.fields import NamedTuple
 from fanout.output import path_list
+from fanout.workers import is_our_copy
 from fanout.worktrees import OPERATIONS, Status, admin_dir_of, at, is_pure_cache
 
 TYPE_CHECKING = False

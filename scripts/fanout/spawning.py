@@ -7,11 +7,9 @@ import os
 import time
 
 from fanout import (
-    copies,
     delivery,
     git,
     harness,
-    jobs,
     proctree,
     records,
     starting,
@@ -116,7 +114,7 @@ def check_request(repo: git.Repository, request: Request) -> None:
             )
     harness.require_variables(request.harness, {**os.environ, **request.env})
     if request.prompt or request.prompt_mode != "none":
-        jobs.require_prompt(request.prompt)
+        life.require_prompt(request.prompt)
     if request.prompt_mode == "argument":
         harness.require_argument(full_prompt(request), request.prompt_arg)
     if request.prompt_mode == "paste":
@@ -201,7 +199,7 @@ def prepare(repo: git.Repository, request: Request, made: dict[str, Worker]) -> 
     worker = reserve(repo, request, made)
     worktrees.fill_worktree(worker.worktree)
     left = run_hook(repo, worker, request)
-    copied = copies.copy_files(repo.top, worker.worktree, request.copies)
+    copied = life.copy_files(repo.top, worker.worktree, request.copies)
     left = run_setups(repo, worker, request) or left
     if left:
         status = worktrees.read_status(worker.worktree, ignored=True)
@@ -381,7 +379,7 @@ def begin(repo: git.Repository, request: Request, made: dict[str, Worker]) -> st
     opens = bool(request.prompt)
     prompt = full_prompt(request) if opens else ""
     worker = made[request.name]
-    job = jobs.new_prompt(common, worker.name, prompt) if opens else ""
+    job = life.new_prompt(common, worker.name, prompt) if opens else ""
     session_id = starting.new_session_id() if harness.takes_our_id(request.harness) else ""
     worker = starting.write_start(
         common,
@@ -395,7 +393,7 @@ def begin(repo: git.Repository, request: Request, made: dict[str, Worker]) -> st
     made[request.name] = worker
     life.write_card(worker, job)
     life.save(common, worker)
-    before = jobs.fresh_snapshot(worker)
+    before = life.fresh_snapshot(worker)
     life.record_event(
         common, worker.name, "spawned",
         job=job or None, launch=worker.launch, opens=opens, before=before,

@@ -9,16 +9,15 @@ import os
 import sys
 import time
 
-from fanout import delivery, git, harness, jobs, proctree, records, tmux
+from fanout import delivery, git, harness, proctree, records, tmux
 from fanout import workers as life
 from fanout.edition import HELPER
 from fanout.errors import ExitCode, SkillError, refused
 from fanout.fields import NamedTuple
 from fanout.harness import Harness
-from fanout.jobs import Sending
 from fanout.output import progress
 from fanout.tmux import Launch, Server
-from fanout.workers import Worker, quote
+from fanout.workers import Sending, Worker, quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def write_start(
     """
     harness.require_variables(mapping, {**os.environ, **extra})
     folder = records.worker_dir(common_dir, worker.name)
-    prompt_file = jobs.prompt_file(common_dir, worker.name, number)
+    prompt_file = life.prompt_file(common_dir, worker.name, number)
     argv = harness.agent_argv(
         mapping,
         worker.executable,
@@ -254,7 +253,7 @@ def deliver(
         before = done[by_pane[pane].worker.name]
         failed = isinstance(outcome, SkillError)
         if failed or not outcome.typed or outcome.delivered or outcome.ended:
-            jobs.clear_sending(common_dir, before.worker.name)
+            life.clear_sending(common_dir, before.worker.name)
         done[before.worker.name] = (
             before._replace(error=outcome) if failed else before._replace(outcome=outcome)
         )
@@ -271,7 +270,7 @@ def target_of(
 
     def note(before: str, drawn: str | None, echo: list[int]) -> None:
         known = sending._replace(before=before, drawn=drawn, echo=echo)
-        jobs.write_sending(common_dir, worker, known)
+        life.write_sending(common_dir, worker, known)
 
     return delivery.Target(
         server=worker.server,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from fanout import git, jobs
+from fanout import git
 from fanout import workers as life
 from fanout.errors import ExitCode, SkillError, refused
 from fanout.fields import NamedTuple
@@ -35,7 +35,7 @@ class View(NamedTuple):
     head: str | None
     ahead: int | None
     dirty: int | None
-    job: jobs.Job
+    job: life.Job
 
     def to_json(self) -> dict[str, Any]:
         """The row of `data.workers`."""
@@ -227,7 +227,7 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
         if trouble:
             state = state._replace(detail=f"{state.detail}; {trouble}".strip("; "))
         head = heads.get(worker.branch_ref)
-        job = jobs.current(common, worker, state, mine)
+        job = life.current(common, worker, state, mine)
         count = ahead.get((worker.base, head)) if head else None
         views.append(View(worker, state, head, count, dirty.get(worker.name), job))
     return views

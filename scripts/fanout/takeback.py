@@ -9,12 +9,11 @@ import time
 
 from fanout import delivery, git, proctree, records, worktrees
 from fanout import workers as life
-from fanout.copies import is_our_copy
 from fanout.edition import HELPER
 from fanout.errors import SkillError
 from fanout.output import say
 from fanout.tmux import Pane, Server
-from fanout.workers import Worker
+from fanout.workers import Worker, is_our_copy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -62,7 +62,8 @@ def doctor(options: argparse.Namespace) -> Answer:
 
 def spawn(question: Question, options: argparse.Namespace) -> Answer:
     """`spawn`: one worker, or one for each prompt of a folder."""
-    from fanout import copies, spawning, tmux
+    from fanout import spawning, tmux
+    from fanout import workers as life
 
     repo = question.repository()
     many = options.prompts_dir is not None or options.plan is not None
@@ -73,9 +74,9 @@ def spawn(question: Question, options: argparse.Namespace) -> Answer:
     tmux.require_tmux()
     if options.dry_run:
         return spawn_plan(repo, requests, many)
-    caller = copies.start_caller_status(repo)
+    caller = life.start_caller_status(repo)
     results = spawning.spawn_all(repo, requests)
-    status = copies.finish_caller_status(caller)
+    status = life.finish_caller_status(caller)
     rows: list[dict[str, Any]] = []
     texts: list[str] = []
     for result in results:
@@ -110,7 +111,7 @@ def spawn(question: Question, options: argparse.Namespace) -> Answer:
 
 def lacks_of(repo: Repository, status: Status, worktree: str) -> dict[str, Any]:
     """What a new tree lacks; a question that cannot be answered is no fault of the spawn."""
-    from fanout.copies import lacking
+    from fanout.workers import lacking
 
     try:
         return lacking(status, repo.top, worktree)
@@ -169,8 +170,8 @@ def worker_text(result: Spawned, lacks: dict[str, Any]) -> str:
 
 def spawn_actions(repo: Repository, results: list[Spawned]) -> tuple[dict[str, Any], ...]:
     """What to do next after `spawn`."""
-    from fanout.jobs import prompt_file
     from fanout.spawning import FIRST_JOB
+    from fanout.workers import prompt_file
 
     rows: list[dict[str, Any]] = []
     for result in results:
@@ -527,7 +528,7 @@ def capture(question: Question, options: argparse.Namespace) -> Answer:
 
 def send(question: Question, options: argparse.Namespace) -> Answer:
     """`send`: a follow-up prompt."""
-    from fanout.sending import send as send_prompt
+    from fanout.prompting import send as send_prompt
 
     repo = question.repository()
     prompt = read_prompt(options.prompt, options.prompt_file)
@@ -817,7 +818,7 @@ def event_line(row: dict[str, Any]) -> str:
 
 def resume(question: Question, options: argparse.Namespace) -> Answer:
     """`resume`: the worker, and whether its conversation is the same."""
-    from fanout.resuming import resume as resume_worker
+    from fanout.prompting import resume as resume_worker
 
     repo = question.repository()
     prompt = read_prompt(options.prompt, options.prompt_file)
