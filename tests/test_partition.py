@@ -153,7 +153,7 @@ def test_the_grammar(texts: list[str], inside: list[str], outside: list[str]) ->
 
 def meeting(a: list[str], b: list[str]) -> str | None:
     """A path that two lists own."""
-    found = Meetings([a, b]).all()
+    found = Meetings([a, b]).all() or []
     return found[0].path if found else None
 
 
@@ -221,7 +221,7 @@ def test_an_overlap_of_files_that_are_not_there_yet() -> None:
 
 def test_what_differs_in_case_alone_is_found_when_it_is_asked_for() -> None:
     assert Meetings([["Src/a"], ["src/*"]]).all() == []
-    (found,) = Meetings([["Src/a"], ["src/*"]], fold=True).all()
+    (found,) = Meetings([["Src/a"], ["src/*"]], fold=True).all() or []
     assert found.path.lower() == "src/a"
 
 
@@ -333,7 +333,7 @@ def test_patterns_that_would_take_for_ever_count_as_an_overlap(
     monkeypatch.setattr(partition, "MOST_IN_ALL", 1000)
     bombs = [["**/*a" + "?" * (20 + number) + "b*"] for number in range(8)]
     begin = time.process_time()
-    found = Meetings(bombs).all()
+    found = Meetings(bombs).all() or []
     assert len(found) == 28, "what cannot be told is an overlap"
     assert time.process_time() - begin < 3
     assert meeting(["**/**/**/a*a*a*b"], ["**/**/a*a*b*"]) == "aaab"
@@ -358,5 +358,15 @@ def test_many_lists_of_files_are_compared_soon() -> None:
     machine = Machine(lists)
     paths = [path for texts in lists for path in texts]
     assert all(len(machine.owners(state)) == 1 for _, state in machine.of_files(paths))
-    assert len(Meetings([["**/x/**", f"**/t{n}*"] for n in range(30)]).all()) == 435
+    assert len(Meetings([["**/x/**", f"**/t{n}*"] for n in range(30)]).all() or []) == 435
     assert time.process_time() - begin < 5
+
+
+def test_too_many_patterns_to_compare_make_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "MOST_TO_COMPARE", 5)
+    tasks = [one("a"), one(), one("a"), each("a/x", items=None), one("a", after=(5,)), one("a")]
+    assert Meetings([row.owns for row in tasks]).all() is None
+    # What may turn out to be nothing holds nothing back.
+    assert kinds(*tasks) == [
+        (0, 2, "all"), (2, 3, "all"), (2, 5, "all"), (3, 3, "all"), (3, 5, "all"),
+    ]  # fmt: skip

@@ -135,7 +135,7 @@ def test_no_overlap_runs_side_by_side_whatever_the_plan() -> None:
         tasks.append(made | {"prompt": "sleep 0.1; " + WORK})
     draw.shuffle(tasks)
     lists = [row.get("owns", []) for row in tasks]
-    meetings = Meetings(lists).all()
+    meetings = Meetings(lists).all() or []
     apart = {tuple(sorted((tasks[m.a]["name"], tasks[m.b]["name"]))) for m in meetings}
     with worlds() as runners:
         for runner in runners:

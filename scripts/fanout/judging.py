@@ -20,6 +20,9 @@ REVIEW_MINUTES = 5.0
 # What stands in a draft where a person must write.
 FILL_IN = "FILL IN"
 MOST_PATHS = 20
+# So many overlaps are listed, and so many of them with all that is said of one.
+MOST_OVERLAPS = 20_000
+MOST_TOLD = 500
 MOST_READ = 10_000
 # So many files that the same tasks own are put together at once.
 FEW = 64
@@ -92,7 +95,9 @@ class Judgement:
         self.hit = {number for state in seen for number in self.machine.matched(state)}
         self.files = self.files_of_tasks()
         self.finder = partition.Meetings([claim.owns for claim in self.claims])
-        self.meetings = self.finder.all()
+        meetings = self.finder.all()
+        self.too_many = meetings is None
+        self.meetings = meetings or []
         self.lost = self.unmatched()
         self.lost_by_task: dict[int, list[str]] = {}
         for number, text in self.lost:
@@ -188,11 +193,13 @@ class Judgement:
             edge = edges.get((number, number))
             if edge is not None and edge.kind == "all":
                 found.append(self.overlap(number, number, edge.path, edge.kind))
-        for meeting in self.meetings:
+        for meeting in self.meetings[:MOST_OVERLAPS]:
             a, b = meeting.a, meeting.b
             answer = partition.kind_of(meeting, self.claims[a], self.claims[b], self.finder.effort)
             if answer is not None:
                 found.append(self.overlap(a, b, answer[1], answer[0]))
+        for row in found[MOST_TOLD:]:
+            row["paths"], row["edits"] = row["paths"][:1], []
         return found
 
     def overlap(self, a: int, b: int, example: str, kind: str) -> dict[str, Any]:
@@ -261,7 +268,7 @@ class Judgement:
         lists = [claim.owns for claim in self.claims]
         exact = {(meeting.a, meeting.b) for meeting in self.meetings}
         capitals = any(text != text.lower() for texts in lists for text in texts)
-        for meeting in partition.Meetings(lists, fold=True).all() if capitals else ():
+        for meeting in (partition.Meetings(lists, fold=True).all() or ()) if capitals else ():
             if (meeting.a, meeting.b) not in exact:
                 rows.append(
                     f"{self.names[meeting.a]} and {self.names[meeting.b]} own paths that differ in"
@@ -440,6 +447,13 @@ class Judgement:
                 rows.append(
                     f"{row['a']} and {row['b']} both own {what}: they run one after the other"
                 )
+        if len(self.meetings) > MOST_OVERLAPS:
+            rows.append(f"{len(self.meetings) - MOST_OVERLAPS} more overlaps are not listed")
+        if self.too_many:
+            rows.append(
+                "too many patterns of `owns` begin alike to compare them all: the tasks that own"
+                " something run one after another"
+            )
         free = [self.names[n] for n, claim in enumerate(self.claims) if not claim.owns]
         if free and len(self.rows) > 1:
             rows.append("without `owns`, so that nothing keeps them apart: " + ", ".join(free))

@@ -32,10 +32,11 @@ EMPTY, ALWAYS = 1, 2
 SIGNS = frozenset([SLASH, DOT])
 # What a path that is made up as an example is written with, as far as there is a choice.
 READABLE = b"abcdefghijklmnopqrstuvwxyz0123456789_-ABCDEFGHIJKLMNOPQRSTUVWXYZ.+=@,/ "
-# Beyond so many states two lists count as overlapping, and so do groups with so many pairs, and all
-# that is left to compare after so many states in all.
+# Beyond so many states two lists count as overlapping, and so do all instances of two tasks with so
+# many pairs of patterns, all tasks of a plan with so many, and what is left after so many states.
 MOST_STATES = 5_000
 MOST_PAIRS = 50_000
+MOST_TO_COMPARE = 1_000_000
 MOST_IN_ALL = 100_000
 CLASSES = {
     "alnum": b"0-9A-Za-z", "alpha": b"A-Za-z", "blank": b" \t", "cntrl": b"\x01-\x1f\x7f",
@@ -624,10 +625,10 @@ class Meetings:
         self.answers: dict[tuple[str, str], str | None] = {}
         self.plain = [not any(text.startswith("!") for text in texts) for texts in lists]
 
-    def candidates(self, most: int = 0) -> dict[tuple[int, int], list[tuple[str, str]]] | None:
+    def candidates(self, most: int) -> dict[tuple[int, int], list[tuple[str, str]]] | None:
         """The pairs of lists of which two patterns begin alike, with those patterns.
 
-        None when there are more pairs than `most`, if that is given.
+        None when there are more pairs of patterns than `most`.
         """
         at: dict[str, list[tuple[int, str]]] = {}
         begun: list[tuple[int, str, str]] = []
@@ -646,7 +647,7 @@ class Meetings:
                     if other == number or (size == len(front) and other > number):
                         continue
                     count += 1
-                    if most and count > most:
+                    if count > most:
                         return None
                     if other < number:
                         found.setdefault((other, number), []).append((theirs, text))
@@ -654,10 +655,13 @@ class Meetings:
                         found.setdefault((number, other), []).append((text, theirs))
         return found
 
-    def all(self) -> list[Meeting]:
-        """Every two lists that meet, in order."""
+    def all(self) -> list[Meeting] | None:
+        """Every two lists that meet, in order; None when there is too much to compare."""
         found: list[Meeting] = []
-        for (a, b), pairs in sorted((self.candidates() or {}).items()):
+        candidates = self.candidates(MOST_TO_COMPARE)
+        if candidates is None:
+            return None
+        for (a, b), pairs in sorted(candidates.items()):
             meeting = self.meet(a, b, pairs)
             if meeting is not None:
                 found.append(meeting)
@@ -784,6 +788,8 @@ def edges_of(claims: list[Claims]) -> list[Edge]:
     found = [edge for number, row in enumerate(claims) if (edge := own_edge(number, row, finder))]
     waits = Waits(claims)
     meetings = finder.all()
+    if meetings is None:
+        return sorted([*found, *chain(claims, waits)])
     # Near ones first: what lies between them then needs no edge of its own.
     for meeting in sorted(meetings, key=lambda row: (row.b - row.a, row.a)):
         a, b = meeting.a, meeting.b
@@ -797,6 +803,20 @@ def edges_of(claims: list[Claims]) -> list[Edge]:
         found.append(Edge(before, after, kind, path))
         waits.add(before, after, whole=kind == "all")
     return sorted(found)
+
+
+def chain(claims: list[Claims], waits: Waits) -> list[Edge]:
+    """An order of all tasks that own something, one after another."""
+    found: list[Edge] = []
+    behind: list[int] = []
+    for number in in_order(claims):
+        if claims[number].owns:
+            found += [
+                Edge(other, number, "all", "")
+                for other in behind if not waits.wholly(number, other)
+            ]  # fmt: skip
+            behind = [*behind, number] if claims[number].may_be_none else [number]
+    return found
 
 
 def own_edge(number: int, row: Claims, finder: Meetings) -> Edge | None:
