@@ -275,14 +275,16 @@ def steps_in(turns: tuple[Turn, ...], number: int) -> list[tuple[str, str]]:
     """The steps that one message asks for, by directives or in plain words."""
     text = turns[number].text
     found: list[tuple[str, str]] = STEP.findall(text)
-    plain = PLAIN.search(text)
-    if found or plain is None:
+    # Some agents put a prompt that has no answer yet before the next one, in one message.
+    asked = list(PLAIN.finditer(text))
+    if found or not asked:
         return found
+    plain = asked[-1]
     if plain["command"]:
         return [("shell", plain["command"])]
     first = plain["first"]
     if first == REMEMBERED:
-        told = [word for turn in turns[:number] for word in REMEMBER.findall(turn.text)]
+        told = [word for turn in turns[: number + 1] for word in REMEMBER.findall(turn.text)]
         first = told[-1] if told else "nothing"
     return [("say", f"{first}+{plain['second']}")]
 

@@ -154,6 +154,25 @@ def test_refusals_change_nothing(world: World, config: str, made: Path) -> None:
     assert not (world.root / "new").exists()
 
 
+def test_an_unfilled_template_is_refused_with_what_to_fill_in(world: World) -> None:
+    template = str(ROOT / "examples" / "harness-template.json")
+    ran = run(world, "--config", template, "--output-dir", str(world.root / SKILL))
+    assert (ran.code, ran.error["code"]) == (2, "invalid-mapping")
+    assert ran.error["hint"] == "fill in name and executable: that much every mapping says"
+
+
+def test_a_mode_that_was_changed_is_put_right(world: World, config: str, made: Path) -> None:
+    file = made / "scripts" / "convert_harness.py"
+    mode = file.stat().st_mode
+    file.chmod(0o600)
+    words = ("--config", config, "--output-dir", str(made))
+    told = run(world, *words, "--dry-run")
+    assert (told.code, told.data["same"]) == (0, False)
+    assert run(world, *words).data["written"] is True
+    assert file.stat().st_mode == mode
+    assert run(world, *words).data["written"] is False
+
+
 def test_the_commands_answer_by_their_new_names(world: World, made: Path) -> None:
     scripts = sorted((made / "scripts").glob("*.py"))
     assert made / "scripts" / f"{TARGET}_workers.py" in scripts

@@ -622,6 +622,9 @@ def test_an_edited_conversion_is_refused(package: Path, out: Path, path: str) ->
             assert os.path.dirname(path) in error.message
     (out / path).write_text(page)
     (out / path).chmod(0o640)
+    # A mode is no edit: it is put right, and nothing is refused.
+    assert converting.write(made, str(out)) is True
+    assert (out / path).stat().st_mode & 0o777 == made.files[path].mode
     assert converting.write(made, str(out)) is False
 
 

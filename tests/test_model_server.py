@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from model_server import DONE, Asked, ModelServer, steps_left
+from model_server import DONE, Asked, ModelServer, Turn, steps_left
 
 PATHS = {
     "chat": "/v1/chat/completions",
@@ -339,3 +339,19 @@ def test_other_paths(server: ModelServer) -> None:
     for path in ("/v1/nothing", "/v1/chat"):
         with pytest.raises(urllib.error.HTTPError):
             urllib.request.urlopen(server.endpoint + path, b"{}", timeout=20)
+
+
+def test_the_plain_words_of_a_live_check() -> None:
+    first = (
+        "Remember the word cedar1.\nAnswer with one word alone: a1 and b1, joined by a plus sign."
+    )
+    again = "Answer with one word alone: the word to be remembered and b2, joined by a plus sign."
+    command = "Run this command with your shell tool, then stop: touch x && ls"
+
+    def left(*texts: str) -> list[tuple[str, str]]:
+        return steps_left(tuple(Turn("user", text) for text in texts))
+
+    assert left(first) == [("say", "a1+b1")]
+    assert left(first, again) == left(f"{first}\n{again}") == [("say", "cedar1+b2")]
+    assert left(again) == [("say", "nothing+b2")]
+    assert left(command) == [("shell", "touch x && ls")]

@@ -552,13 +552,21 @@ def test_a_program_that_stayed_as_it_was(tmp_path: Path) -> None:
     fit = check(drafted(tmp_path))
     assert fit == probing.Fit(
         "1.4.0", "1.4.0", [], [], False,
-        ["clapper 1.4.0 is installed, as it was verified",
+        ["clapper 1.4.0 is installed; the mapping was drafted from the help of 1.4.0, nothing was "
+         "tried",
          "every option that the mapping uses is in the help"],
     )  # fmt: skip
 
 
+def test_what_was_verified_is_said_to_be(tmp_path: Path) -> None:
+    mapping = drafted(tmp_path)
+    mapping["notes"]["version.verified"] = "tried by hand"
+    assert check(mapping).lines[0] == "clapper 1.4.0 is installed, as it was verified"
+
+
 def test_a_newer_version_with_all_flags_does_not_matter(tmp_path: Path) -> None:
     mapping = drafted(tmp_path)
+    mapping["notes"]["version.verified"] = "tried by hand"
     stand_in(tmp_path, "clapper", "clap", "clapper 2.0.0")
     fit = check(mapping)
     assert (fit.found, fit.verified, fit.matters) == ("2.0.0", "1.4.0", False)

@@ -20,7 +20,7 @@ from fanout import frontmatter
 from fanout.errors import ExitCode, SkillError, missing, refused, usage
 from fanout.fields import NamedTuple
 from fanout.git import git
-from fanout.harness import FORM, UNTRIED, read_mapping, unknown_paths, value_at
+from fanout.harness import FORM, is_untried, read_mapping, unknown_paths, value_at
 from fanout.records import is_object, require_name
 from fanout.worktrees import CACHE_NAMES, CACHE_SUFFIXES
 
@@ -897,12 +897,6 @@ def verification(mapping: dict[str, Any]) -> list[str]:
     return rows
 
 
-def is_untried(mapping: dict[str, Any]) -> bool:
-    """Whether a mapping is still what a probe has drafted, by its own word."""
-    notes = mapping.get("notes")
-    return is_object(notes) and UNTRIED in str(notes.get("version.verified"))
-
-
 def checklist(mapping: dict[str, Any], unknown: list[str], meanings: dict[str, str]) -> list[str]:
     """What a person goes through; each `null` of the mapping is a question."""
     rows: list[str] = []
@@ -1043,8 +1037,13 @@ def holds(folder: str, conversion: Conversion) -> bool:
     """Whether just this package stands in a folder already. Raises SkillError as `write` does."""
     if not os.path.lexists(folder):
         return False
-    wanted = {path: sha256(file.content) for path, file in conversion.files.items()}
-    return require_ours(folder) == wanted
+    files = conversion.files
+    wanted = {path: sha256(file.content) for path, file in files.items()}
+    # A mode that was changed is no edit: nothing is lost when it is put right.
+    return require_ours(folder) == wanted and all(
+        stat.S_IMODE(os.lstat(os.path.join(folder, path)).st_mode) == file.mode
+        for path, file in files.items()
+    )
 
 
 def beside(folder: str, what: str) -> str:

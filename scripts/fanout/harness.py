@@ -10,7 +10,7 @@ from fanout.edition import AGENT
 from fanout.errors import SkillError, missing, usage
 from fanout.fields import NamedTuple
 from fanout.process import find_program, run
-from fanout.records import is_name
+from fanout.records import is_name, is_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -371,6 +371,12 @@ def blank() -> dict[str, Any]:
     return {**made, "notes": {}}
 
 
+def is_untried(mapping: dict[str, Any]) -> bool:
+    """Whether a mapping is still what a probe has drafted, by its own word."""
+    notes = mapping.get("notes")
+    return is_object(notes) and UNTRIED in str(notes.get("version.verified"))
+
+
 def unknown_paths(mapping: dict[str, Any]) -> list[str]:
     """The paths at which nothing is known, in the form's order."""
     return [path for path in FORM if path != "notes" and value_at(mapping, path) is None]
@@ -394,7 +400,10 @@ def parse_mapping(value: Any, source: str, *, recorded: bool = False) -> Harness
         if not recorded:
             require_session(known)
     except UnfitError as error:
-        raise usage("invalid-mapping", f"the mapping {source!r}: {error}") from None
+        fields: dict[str, Any] = value if is_object(value) else dict.fromkeys(REQUIRED, "")
+        unfilled = [name for name in REQUIRED if fields.get(name) is None]
+        hint = f"fill in {' and '.join(unfilled)}: that much every mapping says" if unfilled else ""
+        raise usage("invalid-mapping", f"the mapping {source!r}: {error}", hint) from None
 
     def rules(path: str) -> Rules:
         return Rules(known.get(path) or ())

@@ -27,6 +27,7 @@ from fanout.harness import (
     UNTRIED,
     Harness,
     blank,
+    is_untried,
     read_mapping,
     require_executable,
     value_at,
@@ -761,7 +762,7 @@ def check(mapping: dict[str, Any], *, deadline: float) -> Fit:
         for path in FLAG_PATHS:
             checking.compare(path, words_at(mapping, path), words_at(mapping, base_of(path)))
         new = new_flags(mapping, top)
-        lines = version_lines(prober.shown, found, verified)
+        lines = version_lines(prober.shown, found, verified, tried=not is_untried(mapping))
         lines += [f"{path}: {flag!r} is not in the help" for path, flag in checking.gone]
         lines += [f"{path}: {why}" for path, why in checking.unseen]
         if new is None:
@@ -927,12 +928,15 @@ def installed(prober: Prober, mapping: dict[str, Any]) -> str | None:
     return told[0] if told else None
 
 
-def version_lines(shown: str, found: str | None, verified: str | None) -> list[str]:
+def version_lines(shown: str, found: str | None, verified: str | None, *, tried: bool) -> list[str]:
     """What is to be said of the versions."""
     if found is None:
         return [f"{shown} does not tell its version"]
     if verified is None:
         return [f"{shown} {found} is installed; the mapping was verified with no version"]
+    if not tried:
+        told = f"{shown} {found} is installed; the mapping was drafted from the help of {verified}"
+        return [f"{told}, nothing was tried"]
     if found == verified:
         return [f"{shown} {found} is installed, as it was verified"]
     return [f"{shown} {found} is installed; the mapping was verified with {verified}"]
@@ -963,7 +967,8 @@ STILL_WAIT = 60.0
 LONG_ENOUGH = 8.0
 LOOK_PAUSE = 0.1
 MASK = "***"
-SHOWN_ROWS = 12
+# An excerpt of a screen: so many rows, each so long.
+SHOWN_ROWS, ROW_WIDTH = 8, 40
 SOCKET = "live"
 RUN = "live"
 CHECKED_FILE = "live-check.txt"
@@ -1178,7 +1183,7 @@ class Trial:
         """The call of one of this package's commands."""
         return [sys.executable, os.path.join(SKILL_ROOT, "scripts", script), *words, "--json"]
 
-    def worker(self, verb: str, *words: str, seconds: float = ANSWER_WAIT) -> dict[str, Any]:
+    def worker(self, verb: str, *words: str, seconds: float = 2 * ANSWER_WAIT) -> dict[str, Any]:
         """The data of a verb for workers. Raises StepError when it does not succeed."""
         argv = self.argv(HELPER, verb, "--repo", self.repo, "--tmux-socket", SOCKET, *words)
         return self.answer(argv, verb, start(argv, env=self.env), seconds)
@@ -1365,7 +1370,7 @@ class Trial:
             file.write(prompt)
         return self.worker(
             "spawn", name, "--prompt-file", path, "--harness", self.mapping_file, "--no-contract",
-            "--ready-timeout", "60", *more,
+            "--ready-timeout", f"{ANSWER_WAIT:.0f}", *more,
         )  # fmt: skip
 
     def stop(self, name: str) -> str:
@@ -1460,7 +1465,7 @@ class Trial:
             made = self.worker("resume", "one", "--prompt-file", path)
             self.await_answer(made["worker"]["pane"], 3, recall=self.words[2])
         except StepError as error:
-            self.note(False, f"resumed, it did not remember: {error}", *paths)
+            self.note(False, f"after resume {error}", *paths)
         else:
             self.note(True, "resumed, it remembered", *paths)
         self.stop("one")
@@ -1517,7 +1522,7 @@ class Trial:
 def last_rows(text: str) -> str:
     """The last rows of a screen that hold something, in one line."""
     rows = [row.strip() for row in text.split("\n") if row.strip()]
-    return " | ".join(rows[-SHOWN_ROWS:])
+    return " | ".join(row[:ROW_WIDTH] for row in rows[-SHOWN_ROWS:])
 
 
 def holds_json(text: str) -> bool:
