@@ -6,8 +6,7 @@ import ast
 import functools
 import sys
 from pathlib import Path
-
-import pytest
+from typing import NamedTuple
 
 from world import SCRIPTS
 
@@ -56,40 +55,77 @@ SOURCES = {
 }
 
 
-@functools.cache
-def trees() -> dict[str, ast.Module]:
-    """The parsed source of every room."""
-    return {room: ast.parse(path.read_bytes(), str(path)) for room, path in SOURCES.items()}
+class Facts(NamedTuple):
+    """What the tests ask of a source; the tree itself would be a burden for all later tests."""
+
+    purpose: str | None  # its docstring
+    imports: frozenset[str]  # the full names of all modules that it imports, anywhere in it
+    taken_from: frozenset[str]  # the modules of `from module import ...`
+    mentions: frozenset[str]  # dotted names, such as `subprocess.Popen`
+    calls: frozenset[str]  # the plain names that it calls, such as `print`
+    keywords: frozenset[str]  # the names of arguments in its calls
+    endless: tuple[int, ...]  # the lines of loops without a condition and without an end
 
 
-def imports_of(tree: ast.Module) -> set[str]:
-    """The full names of all modules that a source imports, anywhere in it."""
-    found: set[str] = set()
+def facts_of(source: bytes) -> Facts:
+    """Read a source once."""
+    tree = ast.parse(source)
+    imports: set[str] = set()
+    taken_from: set[str] = set()
+    mentions: set[str] = set()
+    calls: set[str] = set()
+    keywords: set[str] = set()
+    endless: list[int] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "no relative imports"
-            assert node.module is not None
-            names = {f"{node.module}.{name.name}" for name in node.names}
-            # `from fanout import git` imports a module, `from fanout.git import git` does not.
-            found |= {n for n in names if n.removeprefix("fanout.") in SOURCES} or {node.module}
-    return found
+        match node:
+            case ast.Import():
+                imports |= {name.name for name in node.names}
+            case ast.ImportFrom():
+                assert node.level == 0, "no relative imports"
+                assert node.module is not None
+                taken_from.add(node.module)
+                names = {f"{node.module}.{name.name}" for name in node.names}
+                # `from fanout import git` imports a module, `from fanout.git import git` does not.
+                rooms = {n for n in names if n.removeprefix("fanout.") in SOURCES}
+                imports |= rooms or {node.module}
+            case ast.Attribute(value=ast.Name(id=name)):
+                mentions.add(f"{name}.{node.attr}")
+            case ast.Call(func=ast.Name(id=name)):
+                calls.add(name)
+            case ast.keyword(arg=str(name)):
+                keywords.add(name)
+            case ast.While(test=ast.Constant()):
+                ends = (ast.Break, ast.Return, ast.Raise)
+                if not any(isinstance(inner, ends) for inner in ast.walk(node)):
+                    endless.append(node.lineno)
+            case _:
+                pass
+    return Facts(
+        purpose=ast.get_docstring(tree),
+        imports=frozenset(imports),
+        taken_from=frozenset(taken_from),
+        mentions=frozenset(mentions),
+        calls=frozenset(calls),
+        keywords=frozenset(keywords),
+        endless=tuple(endless),
+    )
+
+
+@functools.cache
+def sources() -> dict[Path, Facts]:
+    """The facts of every Python file."""
+    return {path: facts_of(path.read_bytes()) for path in sorted(SCRIPTS.rglob("*.py"))}
+
+
+def rooms() -> dict[str, Facts]:
+    """The facts of every room."""
+    return {room: sources()[path] for room, path in SOURCES.items()}
 
 
 def rooms_of(room: str) -> set[str]:
     """The rooms that a room imports."""
-    names = imports_of(trees()[room])
+    names = rooms()[room].imports
     return {name.removeprefix("fanout.") for name in names if name.startswith("fanout.")}
-
-
-def calls_of(tree: ast.Module) -> set[str]:
-    """The dotted names of what a source mentions, such as `subprocess.Popen`."""
-    return {
-        f"{node.value.id}.{node.attr}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-    }
 
 
 def test_every_room_has_its_row() -> None:
@@ -115,15 +151,36 @@ def test_the_rooms_of_the_command_line_import_each_other_without_a_cycle() -> No
 
 def test_the_imports_are_seen_wherever_they_stand() -> None:
     """So that the tests above cannot pass by seeing nothing."""
-    source = "import json\nfrom fanout import git\ndef f():\n    from fanout.tmux import Server\n"
-    assert imports_of(ast.parse(source)) == {"json", "fanout.git", "fanout.tmux"}
+    source = b"import json\nfrom fanout import git\ndef f():\n    from fanout.tmux import Server\n"
+    facts = facts_of(source)
+    assert facts.imports == {"json", "fanout.git", "fanout.tmux"}
+    assert facts.taken_from == {"fanout", "fanout.tmux"}
     assert "process" in rooms_of("git")
     assert "cli.common" in rooms_of("cli.agent_workers")
 
 
+def test_the_other_facts_are_seen_wherever_they_stand() -> None:
+    source = b"""
+def f():
+    while True:
+        print(a.b(shell=1))
+    while 1:
+        while True:
+            return eval(x)
+    while f():
+        pass
+"""
+    facts = facts_of(source)
+    assert facts.purpose is None
+    assert facts.mentions == {"a.b"}
+    assert facts.calls == {"print", "eval", "f"}
+    assert facts.keywords == {"shell"}
+    assert facts.endless == (3,)
+
+
 def test_only_the_standard_library_is_imported() -> None:
-    for path in SCRIPTS.rglob("*.py"):
-        for name in imports_of(ast.parse(path.read_bytes())):
+    for path, facts in sources().items():
+        for name in facts.imports:
             top = name.split(".")[0]
             assert top == "fanout" or top in sys.stdlib_module_names, f"{path}: {name}"
 
@@ -137,54 +194,37 @@ STARTERS = {
 
 
 def test_only_one_room_starts_processes() -> None:
-    for room, tree in trees().items():
+    for room, facts in rooms().items():
         if room != "process":
-            assert not calls_of(tree) & STARTERS, room
-            assert "multiprocessing" not in imports_of(tree), room
-            assert not [
-                node for node in ast.walk(tree)
-                if isinstance(node, ast.ImportFrom) and node.module in ("subprocess", "os", "pty")
-            ], room  # fmt: skip
-    assert "subprocess.Popen" in calls_of(trees()["process"])
+            assert not facts.mentions & STARTERS, room
+            assert "multiprocessing" not in facts.imports, room
+            assert not facts.taken_from & {"subprocess", "os", "pty"}, room
+    assert "subprocess.Popen" in rooms()["process"].mentions
 
 
 def test_only_one_room_prints() -> None:
-    for room, tree in trees().items():
+    for room, facts in rooms().items():
         if room == "output":
             continue
-        assert not {"sys.stderr"} & calls_of(tree), room
-        printed = [
-            node for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-            and node.func.id == "print"
-        ]  # fmt: skip
-        assert not printed, room
         # cli.common reads the prompt from stdin; nothing else touches the streams.
-        assert "sys.stdout" not in calls_of(tree), room
+        assert not {"sys.stdout", "sys.stderr"} & facts.mentions, room
+        assert "print" not in facts.calls, room
 
 
 def test_nothing_is_run_by_a_shell_or_evaluated() -> None:
-    for room, tree in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.keyword) and node.arg == "shell":
-                pytest.fail(f"{room}: shell=")
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                assert node.func.id not in ("eval", "exec", "__import__"), room
+    for room, facts in rooms().items():
+        assert "shell" not in facts.keywords, room
+        assert not facts.calls & {"eval", "exec", "__import__"}, room
 
 
 def test_every_loop_without_a_condition_has_an_end() -> None:
-    for room, tree in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.While) and isinstance(node.test, ast.Constant):
-                ends = [
-                    n for n in ast.walk(node) if isinstance(n, (ast.Break, ast.Return, ast.Raise))
-                ]
-                assert ends, f"{room}:{node.lineno}"
+    for room, facts in rooms().items():
+        assert not facts.endless, f"{room}: lines {facts.endless}"
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    for path in SCRIPTS.rglob("*.py"):
-        assert ast.get_docstring(ast.parse(path.read_bytes())), path
+    for path, facts in sources().items():
+        assert facts.purpose, path
 
 
 def test_commands_in_scripts_are_short(tmp_path: Path) -> None:
