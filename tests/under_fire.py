@@ -29,8 +29,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "scripts")]
 ROOMS = [
     "cleaning",
     "cli.worker_verbs",
-    "resuming",
-    "sending",
+    "prompting",
     "spawning",
     "ending",
 ]
