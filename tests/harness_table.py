@@ -1,7 +1,7 @@
 """The table of references/harness-portability.md: what real agent CLIs held of their mappings.
 
 It is made from the mappings in examples/ and from what the last live check of each CLI found, which
-`harnesses.py --keep` writes to harness-held.json.
+`harnesses.py --keep` writes to harness-held.json. Run as a program, this writes it into the page.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ INTERACTIVE = {
     "approval screen": "a question before a command is seen as `waiting`",
     "stop": "`stop` leaves no process",
     "resume": "`resume`: conversation kept, or not, as the mapping says",
+    "live check": "`convert_harness.py --check --live` finds that its paths hold",
 }
+STORY = (
+    "story: probe, convert", "story: two workers", "story: a loop of two", "story: nothing left",
+)  # fmt: skip
 RUNNERS = {
     "prompt by stdin": "prompt by stdin arrives whole, its work is committed",
     "prompt by argument": "the same by argument",
@@ -108,10 +112,22 @@ def table() -> str:
         lines.append(f"| {told} | " + " | ".join(cells) + " |")
     cells = [word(row, ["work-dir flag"]) for row in rows.values()]
     lines.append("| the flag for the folder | " + " | ".join(cells) + " |")
+    cells = [word(row, list(STORY)) for row in rows.values()]
+    lines.append(
+        "| probe, convert, two workers, a loop, merge, clean up | " + " | ".join(cells) + " |"
+    )
     for name, told in RUNNERS.items():
         both = [f"{language}: {name}" for language in ("python", "bash")]
         cells = [word(row, both) for row in rows.values()]
         lines.append(f"| runners: {told} | " + " | ".join(cells) + " |")
+    failed = [
+        f"{known[name]['display_name']}: {check}"
+        for name, row in rows.items()
+        for check, ok in row["checks"].items()
+        if not ok
+    ]
+    if failed:
+        lines += ["", "Failed when last tried: " + "; ".join(failed) + "."]
     lines += ["", "What nobody verified is `null` in the mapping:", ""]
     for mapping in known.values():
         paths = ", ".join(f"`{path}`" for path in nulls(mapping)) or "nothing"

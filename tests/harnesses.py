@@ -44,6 +44,8 @@ PATIENCE = 300.0
 # Time limits of tasks that are to reach them, beside twice the time that a prompt takes.
 HANGS = 10
 FAILS = 15
+# A prompt that takes so many seconds tells that the machine is busy.
+BUSY_PACE = 20.0
 PRINTING = threading.Lock()
 FAILURES = (Exception, pytest.fail.Exception)
 
@@ -382,7 +384,8 @@ class Loop:
             made.append(self.working("again", self.modes()[0], 1))
         # Without the bypass it may not write; where there is none to give, the model does nothing.
         idle = ["write nothing.txt x"] if bypass and self.called["zero_without_work"] else []
-        slow = min(int(2 * self.world.pace), 90)
+        # A busy machine may be twice as busy a minute later.
+        slow = int(self.world.pace * (2 if self.world.pace < BUSY_PACE else 4))
         made += [
             self.task(
                 "key",

@@ -35,11 +35,12 @@ DONE = "MODEL-DONE"
 STEP = re.compile(r"^[ \t]*MODEL: (write|shell|beyond|wait|say|status|hang)\b[ \t]*(.*)$", re.M)
 # The plain words of a live check: two words to be joined, one to be remembered, a command.
 PLAIN = re.compile(
-    r"^Answer with one word alone: (?P<first>[\w ]+) and (?P<second>\w+), joined by a plus sign\.$"
-    r"|^Run this command with your shell tool, then stop: (?P<command>.+)$",
+    r"^Answer with one word alone: (?P<first>[\w ]+) and (?P<second>\w+), "
+    r"joined by a plus sign\.[ \t]*$"
+    r"|^Run this command with your shell tool, then stop: (?P<command>.+?)[ \t]*$",
     re.M,
 )
-REMEMBER = re.compile(r"^Remember the word (\w+)\.$", re.M)
+REMEMBER = re.compile(r"^Remember the word (\w+)\.[ \t]*$", re.M)
 REMEMBERED = "the word to be remembered"
 CALLS = ("write", "shell", "beyond")
 SHELLS = (
