@@ -10,10 +10,12 @@ from __future__ import annotations
 import __future__
 
 import array
+import contextlib
 import gc
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -95,53 +97,58 @@ class Call:
 
 
 def serve(line: socket.socket) -> None:
-    """Fork for each call until the other side closes."""
+    """Fork for each call until the other side closes, and tell the pid and the end of each."""
     sys.path[:0] = [str(SCRIPTS)]
     for path in sorted((SCRIPTS / "fanout").rglob("*.py")):
         if "runtimes" not in path.parts:
             importlib.import_module(".".join(path.relative_to(SCRIPTS).with_suffix("").parts))
     RUNNER.append(compile(RUNTIME.read_text(), str(RUNTIME), "exec"))
     gc.freeze()
-    running: set[int] = set()
-    while True:
-        message, rights, _, _ = socket.recv_fds(line, 16, 5)
-        if not message:
-            break
-        pid = os.fork()
-        if pid == 0:
-            supervise(rights, line)
-        for number in rights:
-            os.close(number)
-        running.add(pid)
-        # They are waited for so that their time counts as the tests' own.
-        running -= {pid for pid in running if os.waitpid(pid, os.WNOHANG)[0]}
-    for pid in running:
-        os.waitpid(pid, 0)
+    # By the descriptor that tells the end of a command: its pid, and where its end is told.
+    running: dict[int, tuple[int, int]] = {}
+    poll = select.poll()
+    poll.register(line, select.POLLIN)
+    open_line = True
+    while open_line or running:
+        for number, _ in poll.poll():
+            if number in running:
+                poll.unregister(number)
+                os.close(number)
+                pid, answer = running.pop(number)
+                _, status = os.waitpid(pid, 0)
+                tell(answer, os.waitstatus_to_exitcode(status))
+                os.close(answer)
+                continue
+            message, rights, _, _ = socket.recv_fds(line, 16, 5)
+            if not message:
+                poll.unregister(line)
+                open_line = False
+                continue
+            order, answer, *files = rights
+            pid = os.fork()
+            if pid == 0:
+                become(order, files)
+            for descriptor in (order, *files):
+                os.close(descriptor)
+            tell(answer, pid)
+            ended = os.pidfd_open(pid)
+            running[ended] = pid, answer
+            poll.register(ended, select.POLLIN)
 
 
-def supervise(rights: list[int], line: socket.socket) -> NoReturn:
-    """Fork the command, and tell its pid and its end."""
+def tell(answer: int, word: int) -> None:
+    """Tell a caller a word; one that waits no longer has gone."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(answer, b"%d\n" % word)
+
+
+def become(order: int, files: list[int]) -> NoReturn:
+    """Be the command: its signals, folder, environment and streams, then its work."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    line.close()
-    order, answer, *files = rights
-    pid = os.fork()
-    if pid == 0:
-        os.close(answer)
-        os.lseek(order, 0, os.SEEK_SET)
-        with open(order, "rb") as file:
-            wanted = json.loads(file.read().decode("utf-8", "surrogateescape"))
-        become(wanted, files)
-    for number in files:
-        os.close(number)
-    os.write(answer, b"%d\n" % pid)
-    _, status = os.waitpid(pid, 0)
-    os.write(answer, b"%d\n" % os.waitstatus_to_exitcode(status))
-    os._exit(0)
-
-
-def become(wanted: list[Any], files: list[int]) -> NoReturn:
-    """Be the command: its folder, environment and streams, then its work."""
+    os.lseek(order, 0, os.SEEK_SET)
+    with open(order, "rb") as file:
+        wanted = json.loads(file.read().decode("utf-8", "surrogateescape"))
     command, arguments, cwd, env = wanted
     for number, file in enumerate(files):
         os.dup2(file, number)
