@@ -53,3 +53,5 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_collection_finish() -> None:
     """What was collected stays until the end: to look for garbage in it takes time for nothing."""
     gc.freeze()
+    # Few cycles are made by tests, and none of them is large.
+    gc.set_threshold(20_000)

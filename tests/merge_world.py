@@ -56,8 +56,6 @@ def commit_on(
 ) -> str:
     """Commit changes onto a base without any checkout and set a branch there; the last commit."""
     lines: list[bytes] = []
-    # An empty base starts a history of its own.
-    start = world.git("rev-parse", base) if base else ""
     for number, changes in enumerate(commits):
         text = as_bytes(message or f"{branch} {number + 1}\n")
         lines += [f"commit refs/heads/{branch}".encode(), b"mark :%d" % (number + 1)]
@@ -65,8 +63,9 @@ def commit_on(
             f"committer Test <test@example.invalid> {1_700_000_000 + number} +0000".encode()
         )
         lines.append(b"data %d\n%s" % (len(text), text))
-        if number or start:
-            lines.append(b"from :%d" % number if number else f"from {start}".encode())
+        # An empty base starts a history of its own.
+        if number or base:
+            lines.append(b"from :%d" % number if number else f"from {base}^0".encode())
         for path, change in changes.items():
             if change is None:
                 lines.append(b"D " + quoted(path))
@@ -83,7 +82,7 @@ def commit_on(
         ["git", "fast-import", "--quiet", "--force"], cwd=world.repo, env=world.env,
         input=b"\n".join(lines), check=True, capture_output=True,
     )  # fmt: skip
-    return world.git("rev-parse", f"refs/heads/{branch}")
+    return world.tip(f"refs/heads/{branch}")
 
 
 def on_main(world: World, *commits: Changes) -> str:
@@ -137,8 +136,7 @@ class Merges:
     def approve(self, *names: str) -> None:
         """Approve the tips of these workers."""
         for name in names:
-            tip = self.git("rev-parse", f"refs/heads/{name}")
-            self.ok("approve", name, "--commit", tip)
+            self.ok("approve", name, "--commit", self.tip(name))
 
     def ready(self, name: str, changes: Changes, **options: Any) -> str:
         """A worker whose work is approved; its tip."""
@@ -216,7 +214,7 @@ class Merges:
 
     def tip(self, branch: str = "main") -> str:
         """The commit of a branch."""
-        return self.git("rev-parse", f"refs/heads/{branch}")
+        return self.world.tip(f"refs/heads/{branch}")
 
     def file(self, path: str, commit: str = "refs/heads/main") -> str:
         """What a file holds in a commit."""

@@ -26,6 +26,7 @@ AGENT_WORKERS = SCRIPTS / "agent_workers.py"
 SAMPLE_AGENT = ROOT / "examples" / "sample_agent.py"
 FAKE_AGENT = Path(__file__).resolve().parent / "fake_agent.py"
 DEADLINE = 30.0
+WRITE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 def place() -> str:
@@ -37,7 +38,8 @@ def place() -> str:
 
 
 PLACE = place()
-TEMPLATE: list[Path] = []
+# By path below a new repository what it holds: a file's mode and content, None for a folder.
+TEMPLATE: dict[str, tuple[int, bytes] | None] = {}
 WARM: list[Warm] = []
 # One for all worlds of a process: what a user's second command finds there.
 CACHE = tempfile.mkdtemp(prefix="aw-cache-", dir=PLACE)
@@ -108,6 +110,8 @@ class World:
             "[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
         )
         self.log = self.root / "prompts.jsonl"
+        # What ran before can carry no mark of this world; a world ends long before a pid returns.
+        self.others = frozenset(os.listdir("/proc"))
         self.env = {
             "PATH": f"{self.root / 'bin'}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
             "HOME": str(self.home),
@@ -127,18 +131,24 @@ class World:
     def make_repo(self, name: str) -> Path:
         """A repository with one commit on main: a copy of one that this process made once."""
         repo = self.root / name
-        if TEMPLATE:
-            shutil.copytree(TEMPLATE[0], repo, symlinks=True)
-            return repo
         repo.mkdir(parents=True)
+        if TEMPLATE:
+            for path, entry in TEMPLATE.items():
+                if entry is None:
+                    os.mkdir(f"{repo}/{path}")
+                    continue
+                mode, content = entry
+                with open(os.open(f"{repo}/{path}", WRITE_NEW, mode), "wb") as file:
+                    file.write(content)
+            return repo
         self.git("init", "-q", "--template=", cwd=repo)
         for folder in ("info", "hooks"):
             (repo / ".git" / folder).mkdir()
         (repo / "README.md").write_text("hello\n")
         self.commit("first", repo)
-        TEMPLATE.append(Path(tempfile.mkdtemp(prefix="aw-", dir=PLACE)) / "template")
-        atexit.register(shutil.rmtree, TEMPLATE[0].parent, ignore_errors=True)
-        shutil.copytree(repo, TEMPLATE[0], symlinks=True)
+        for place in sorted(repo.rglob("*")):
+            entry = (place.stat().st_mode, place.read_bytes()) if place.is_file() else None
+            TEMPLATE[str(place.relative_to(repo))] = entry
         return repo
 
     def git(self, *arguments: str, cwd: Path | None = None, check: bool = True) -> str:
@@ -156,7 +166,30 @@ class World:
         tree = tree or self.repo
         self.git("add", "-A", cwd=tree)
         self.git("commit", "-q", "--allow-empty", "-m", message, cwd=tree)
-        return self.git("rev-parse", "HEAD", cwd=tree)
+        return self.head(tree)
+
+    def head(self, tree: Path | None = None) -> str:
+        """The commit of a checkout."""
+        return self.tip("HEAD", tree)
+
+    def tip(self, ref: str, tree: Path | None = None) -> str:
+        """The commit of a full ref name. Its file is read where there is one: git takes longer."""
+        tree = tree or self.repo
+        folder = tree / ".git"
+        if folder.is_file():
+            folder = tree / folder.read_text().removeprefix("gitdir: ").rstrip("\n")
+        if ref == "HEAD":
+            word = (folder / ref).read_text().rstrip("\n")
+            if not word.startswith("ref: "):
+                return word
+            ref = word.removeprefix("ref: ")
+        common = folder / "commondir"
+        if common.exists():
+            folder /= common.read_text().rstrip("\n")
+        loose = folder / ref
+        word = loose.read_text().rstrip("\n") if loose.exists() else "ref: "
+        # It is packed, or names another one.
+        return self.git("rev-parse", ref, cwd=tree) if word.startswith("ref: ") else word
 
     def branches(self) -> set[str]:
         """The names of all local branches."""
@@ -182,10 +215,14 @@ class World:
             for p in sorted(self.repo.rglob("*"))
             if ".git" not in p.relative_to(self.repo).parts
         }
+        git = self.repo / ".git"
+        refs = (git / "HEAD", git / "packed-refs", *git.glob("refs/**/*"))
+        places = ("HEAD", "gitdir", "locked")
+        trees = [p for name in places for p in git.glob(f"worktrees/*/{name}")]
         parent = self.root / "repo.worktrees"
         return {
-            "refs": self.git("for-each-ref"),
-            "worktrees": self.worktrees(),
+            "refs": {str(p): p.read_bytes() for p in refs if p.is_file()},
+            "worktrees": {str(p): p.read_bytes() for p in trees},
             "config": (self.repo / ".git" / "config").read_bytes(),
             "files": files,
             "trees": sorted(p.name for p in parent.iterdir()) if parent.is_dir() else [],
@@ -295,7 +332,7 @@ class World:
         values |= {
             "schema": 1, "name": name, "phase": "live", "launch": f"launch-{name}", "pane": "%99",
             "worktree": str(tree), "admin_dir": str(self.repo / ".git" / "worktrees" / name),
-            "branch": name, "base": self.git("rev-parse", "HEAD"), "socket": "none",
+            "branch": name, "base": self.head(), "socket": "none",
             "integration_branch": "refs/heads/main", "session": f"agent-worker-{name}",
             "argv": ["true"],
         }  # fmt: skip
@@ -413,9 +450,9 @@ class World:
         """The living processes that carry this world's mark, this one and zombies left out."""
         mark = f"WORLD={self.root}".encode()
         found: dict[int, str] = {}
-        # Asked often, of all processes of the machine: no more than is needed for each.
+        # Asked often: no more than is needed for each process of the machine.
         for name in os.listdir("/proc"):
-            if not name.isdecimal():
+            if name in self.others or not name.isdecimal():
                 continue
             with contextlib.suppress(OSError):
                 with open(f"/proc/{name}/environ", "rb", buffering=0) as file:
