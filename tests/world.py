@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import json
 import os
+import py_compile
 import shutil
 import signal
 import subprocess
@@ -23,7 +24,6 @@ from warm import Warm
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts"
 AGENT_WORKERS = SCRIPTS / "agent_workers.py"
-SAMPLE_AGENT = ROOT / "examples" / "sample_agent.py"
 FAKE_AGENT = Path(__file__).resolve().parent / "fake_agent.py"
 DEADLINE = 30.0
 WRITE_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -44,6 +44,16 @@ WARM: list[Warm] = []
 # One for all worlds of a process: what a user's second command finds there.
 CACHE = tempfile.mkdtemp(prefix="aw-cache-", dir=PLACE)
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+# The sample agent by its name, as a program that is compiled once and not at each start.
+SAMPLE_AGENT = Path(tempfile.mkdtemp(prefix="aw-agent-", dir=PLACE), "sample_agent.py")
+atexit.register(shutil.rmtree, SAMPLE_AGENT.parent, ignore_errors=True)
+py_compile.compile(
+    str(ROOT / "examples" / "sample_agent.py"), str(SAMPLE_AGENT.with_name("compiled.pyc"))
+)
+SAMPLE_AGENT.write_text(
+    "#!/usr/bin/env python3\nimport sys\n\nfrom compiled import main\n\nsys.exit(main())\n"
+)
+SAMPLE_AGENT.chmod(0o755)
 
 
 def kill(pid: int) -> None:
