@@ -294,7 +294,12 @@ def add_stop(parser: Parser) -> None:
 
 def add_wait(parser: Parser) -> None:
     """The options of `wait`."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all with an open job")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="default: all with an open job; one that ended before is not looked at",
+    )
     parser.add_argument("--any", action="store_true", help="the first job to end decides")
     parser.add_argument(
         "--until",
