@@ -305,7 +305,9 @@ class Interactive:
         try:
             seen(lambda: text in self.look(name).text, "")
         except AssertionError:
-            raise AssertionError(f"never said {text!r}: {self.shown(name)}") from None
+            rows = self.world.answer("events", name)["events"]
+            proofs = [row["data"] for row in rows if row["event"] == "delivered"]
+            raise AssertionError(f"never said {text!r} ({proofs}): {self.shown(name)}") from None
 
 
 def bypass_of(world: HarnessWorld) -> list[str]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fanout import delivery
 from fanout.delivery import Outcome, Shown, Target, changed_rows, is_taken
 from fanout.errors import ExitCode, SkillError
-from fanout.harness import Harness, parse_mapping
+from fanout.harness import Harness, Rules, parse_mapping
 from fanout.tmux import Pane, Server
 
 PANE = "%7"
@@ -393,11 +393,22 @@ def test_a_deaf_agent_is_no_delivery_within_a_bound(agent: Agent, target: Target
 
 def test_a_text_that_is_drawn_at_last_is_submitted(agent: Agent, target: Target) -> None:
     """A busy machine: the first Enter comes before the text is on the screen (qwen)."""
+    target = target._replace(harness=target.harness._replace(busy=Rules(("title:^working",))))
     agent.draw_delay = delivery.ECHO_WAIT + 1.0
+    agent.on_submit = lambda: setattr(agent, "title", "working")
     outcome = submit(target)
-    assert (outcome.delivered, outcome.evidence) == (True, "screen")
+    assert (outcome.delivered, outcome.evidence) == (True, "busy")
     assert [text.strip() for text in agent.submitted] == ["the task"]
     assert agent.pasted == ["the task"]
+
+
+def test_a_text_that_is_drawn_at_last_is_not_proved_by_the_screen(
+    agent: Agent, target: Target
+) -> None:
+    """What is drawn beside it may be a conversation that is taken up (gemini)."""
+    agent.draw_delay = delivery.ECHO_WAIT + 1.0
+    assert not submit(target).delivered
+    assert len(agent.pressed) == delivery.ENTERS
 
 
 def test_what_changes_before_a_text_is_drawn_proves_nothing(agent: Agent, target: Target) -> None:

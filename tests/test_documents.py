@@ -72,9 +72,17 @@ def refusal(entry: str, words: list[str]) -> str | None:
     return None
 
 
+def options_of(entry: str) -> set[str]:
+    """The options of a command without verbs."""
+    return {name for a in pages.own_actions(pages.parser_of(entry)) for name in a.option_strings}
+
+
 def is_only_named(entry: str, words: list[str]) -> bool:
-    """Whether a text speaks of a verb, without what it needs: "`agent_workers.py send`"."""
-    return len(words) == 1 and words[0] in VERBS.get(entry, ())
+    """Whether a text speaks of a verb or a mode, without what it needs: `agent_workers.py send`."""
+    if VERBS.get(entry):
+        return len(words) == 1 and words[0] in VERBS[entry]
+    known = options_of(entry)
+    return all(word in known for word in words)
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)

@@ -283,10 +283,9 @@ def submit(target: Target, prompt: str) -> Delivery:
     # A row that does not stand still is no input line.
     shows_text = row != cursor_row(before) and time.monotonic() - row_since >= STILL / 2
     typed = row if shows_text else None
-    unseen = None if shown else Unseen(before, text)
     return (
         yield from press_enter(
-            target, look, drawn, echo, noise, events_size, typed, slow + lag, unseen
+            target, look, drawn, echo, noise, events_size, typed, slow + lag, shown=shown
         )
     )
 
@@ -300,18 +299,19 @@ def press_enter(
     events_size: int,
     typed: str | None = None,
     slow: float = 0.0,
-    unseen: Unseen | None = None,
+    *,
+    shown: bool = True,
 ) -> Delivery:
     """Press Enter until something shows that the text which stands on the screen was taken.
 
-    `typed` is the row with the cursor, where the text shows on it. While a text is `unseen` the
-    program may be about to draw it, or have come up only since then and lost it: what else changes
-    on the screen proves nothing.
+    `typed` is the row with the cursor, where the text shows on it. Where the text was not `shown`
+    the program may be slow to draw it, or have come up only since then and lost it: then what
+    changes on the screen proves nothing, and its signs of work and its reports alone count.
     """
     harness = target.harness
     if look.pane is None:
         return Outcome(False, "", None, look.text, ended=True, typed=True)
-    shown = Shown(drawn, echo, noise, look.pane.cursor_y, typed)
+    text = Shown(drawn, echo, noise, look.pane.cursor_y, typed)
     # Only a look that begins after the Enter proves something: the text itself may hold the words.
     was_busy = harness.busy.match(look.text, look.pane.title) is not None
     was_idle = harness.idle.match(look.text, look.pane.title) is not None
@@ -323,7 +323,6 @@ def press_enter(
         target.server.press(target.pane, *harness.submit_keys)
         pressed = time.monotonic()
         changed_before = False
-        last = ""
         patience = slow + (LAST_EVIDENCE if presses == ENTERS else EVIDENCE)
         while time.monotonic() - pressed < patience:
             look = yield
@@ -341,14 +340,10 @@ def press_enter(
                 return Outcome(True, "busy", None, look.text, typed=True)
             if was_idle and harness.idle.match(look.text, look.pane.title) is None:
                 return Outcome(True, "idle", None, look.text, typed=True)
-            if unseen is not None:
-                if look.text == last and shows_paste(unseen.before.text, last, unseen.text):
-                    # Drawn at last: from now on it is a text like any other.
-                    shown, unseen = unseen.as_shown(look, noise), None
-                last = look.text
+            if not shown:
                 continue
             # Two looks in a row, since one may catch the screen half drawn.
-            changed = is_taken(shown, look.text, look.pane.cursor_y, presses)
+            changed = is_taken(text, look.text, look.pane.cursor_y, presses)
             if changed and changed_before:
                 return Outcome(True, "screen", None, look.text, typed=True)
             changed_before = changed
@@ -367,20 +362,6 @@ class Shown(NamedTuple):
     noise: set[int]
     cursor: int
     typed: str | None
-
-
-class Unseen(NamedTuple):
-    """A text that was pasted and is not on the screen yet, and the look before that."""
-
-    before: Look
-    text: str
-
-    def as_shown(self, look: Look, noise: set[int]) -> Shown:
-        """The same text, now that a look shows it."""
-        row = cursor_row(look)
-        typed = None if row == cursor_row(self.before) else row
-        echo = changed_rows(self.before.text, look.text) - noise
-        return Shown(look.text, echo, noise, look.pane.cursor_y if look.pane else 0, typed)
 
 
 def is_taken(shown: Shown, screen: str, cursor: int, presses: int = 1) -> bool:
