@@ -53,7 +53,7 @@ def test_there_are_no_symlinks() -> None:
 # What only development needs; a skill that is installed works without it.
 DEVELOPMENT = {
     "tests", "tools", "evals", "poster", ".ci", ".gitattributes", ".gitignore", "CHANGELOG.md",
-    "Makefile", "pyproject.toml", "uv.lock",
+    "CONVERSION_REPORT.md", "Makefile", "pyproject.toml", "uv.lock",
 }  # fmt: skip
 
 
