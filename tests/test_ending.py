@@ -475,7 +475,7 @@ def test_a_verb_that_changes_something_reaches_a_worker_without_a_socket(
     world.sockets()[0].unlink()
     ran = world.run(verb, "w1", "--prompt", "more", "--json")
     assert ran.code == 0 if verb == "send" else ran.error["code"] == "still-running", ran
-    assert world.status("w1")["state"] == "running"
+    world.wait_state("w1", "running")
 
 
 def test_only_the_parent_of_the_very_launcher_is_asked_for_a_socket(

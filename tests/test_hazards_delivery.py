@@ -203,7 +203,7 @@ def test_a_deaf_agent_fails_a_send_in_time_and_blocks_no_later_one(world: World)
     error = world.refused(1, "send", "w1", "--prompt", "anyone there?")
     assert error["code"] == "delivery-unproved"
     assert time.monotonic() - began < 30
-    assert world.status("w1")["state"] == "running"
+    world.wait_state("w1", "running")
     later = world.start("send", "w1", "--prompt", "hello again")
     wait_for(lambda: START + b"hello again" + END in received(world, "deaf"), "the later send")
     later.terminate()

@@ -107,7 +107,7 @@ def test_stop_leaves_every_other_process_alone(world: World) -> None:
     wait_for(lambda: len(agents(world, "fake_agent.py bp")) == 2, "both agents")
     world.ok("stop", "w1")
     assert len(agents(world, "fake_agent.py bp")) == 1
-    assert world.status("w2")["state"] == "running"
+    world.wait_state("w2", "running")
     assert bystander.poll() is None
     bystander.kill()
     bystander.wait(10)

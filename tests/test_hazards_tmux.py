@@ -48,10 +48,10 @@ def test_a_name_that_begins_another_one_is_a_worker_of_its_own(world: World) -> 
     wait_for(lambda: "I am plain" in capture(world, "auth"), "its own screen")
     world.ok("stop", "auth")
     assert world.status("auth")["state"] == "stopped"
-    assert world.status("auth-v2")["state"] == "running"
+    world.wait_state("auth-v2", "running")
     world.ok("cleanup", "auth", "--branch-delete")
     assert world.sessions() == ["agent-worker-auth-v2"]
-    assert world.status("auth-v2")["state"] == "running"
+    world.wait_state("auth-v2", "running")
 
 
 def test_a_name_that_tmux_would_change_is_refused_before_anything_is_made(world: World) -> None:
@@ -88,7 +88,7 @@ def test_a_users_server_is_worked_with_and_left_as_it_was(world: World) -> None:
     worker = world.spawn("w1", "@print first", *call)
     assert re.fullmatch(r"%\d+", worker["pane"])
     assert " -S " in worker["attach"]
-    assert world.status("w1")["state"] == "running"
+    world.wait_state("w1", "running")
     assert "first" in capture(world, "w1")
     world.ok("send", "w1", "--prompt", "@print second")
     wait_for(lambda: "second" in capture(world, "w1").splitlines(), "the second answer")
@@ -112,7 +112,7 @@ def test_the_end_of_the_default_server_does_not_reach_the_workers(world: World) 
     world.spawn("w1", "@print hello", *ARGUMENT)
     assert tmux_of(world, "default", "list-sessions", "-F", "#{session_name}") == "main"
     tmux_of(world, "default", "kill-server")
-    assert world.status("w1")["state"] == "running"
+    world.wait_state("w1", "running")
     wait_for(lambda: "hello" in capture(world, "w1"), "its screen")
 
 

@@ -64,7 +64,7 @@ def test_the_dialogs_of_a_start_are_answered_by_their_keys(world: World, mode: s
     ]
     typed = b"\x1b[200~the task\x1b[201~\r" if mode == "paste" else b""
     assert received(world, "two") == b"yy" + typed
-    assert world.status("w1")["state"] == "running"
+    world.wait_state("w1", "running")
 
 
 def test_a_resumed_agent_is_answered_too(world: World) -> None:

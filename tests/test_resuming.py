@@ -47,8 +47,8 @@ def test_stop_then_resume_goes_on_in_the_same_tree_and_opens_a_job(world: World)
     assert done["conversation"] == "new"
     assert done["worktree"] == str(world.tree("w1"))
     assert (world.tree("w1") / "half.txt").read_text() == "half\n"
-    row = world.status("w1")
-    assert (row["state"], row["branch"], row["job"]["id"]) == ("running", "w1", "0002")
+    row = world.wait_state("w1", "running")
+    assert (row["branch"], row["job"]["id"]) == ("w1", "0002")
     assert world.sessions() == ["agent-worker-w1"]
 
 
@@ -81,7 +81,7 @@ def test_a_dead_tmux_server_is_gone_and_resume_brings_it_back(world: World) -> N
     assert row["state"] == "gone"
     assert row["job"]["state"] == "failed"
     world.ok("resume", "w1", "--prompt", "Go on.")
-    assert world.status("w1")["state"] == "running"
+    world.wait_state("w1", "running")
 
 
 def test_after_a_reboot_reused_ids_do_not_look_like_the_old_agent(world: World) -> None:
@@ -99,10 +99,10 @@ def test_after_a_reboot_reused_ids_do_not_look_like_the_old_agent(world: World) 
     assert world.status("w1")["state"] == "gone"
     assert world.run("wait", "w1").code == 1
     assert world.run("send", "w1", "--prompt", "x").code == 3
-    assert world.status("w2")["state"] == "running"
+    world.wait_state("w2", "running")
     # Stopping the dead one must not touch the living one that has its pid and pane.
     world.ok("stop", "w1")
-    assert world.status("w2")["state"] == "running"
+    world.wait_state("w2", "running")
 
 
 def test_a_running_worker_is_not_resumed(world: World) -> None:

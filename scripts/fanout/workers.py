@@ -340,8 +340,8 @@ def state_of(
         dialog = dialog_on_screen(worker.harness, text, pane.title, said)
     if dialog is not None:
         return State("waiting", detail=dialog)
-    # What was reported was read already.
-    if not logs.reports and is_starting(common_dir, worker):
+    # What was reported was read already; the log of the terminal may lag behind its screen.
+    if not text.strip() and not logs.reports and is_starting(common_dir, worker):
         return State("starting")
     return State("running")
 
