@@ -867,7 +867,8 @@ def test_only_later_steps_of_a_plan_may_change(runner: Runner) -> None:
     for words, fields in (
         ("preflight preflight-01", {"preflight": ["true"]}),
         ("postflight postflight-01", {"postflight": ["true"]}),
-        ("settings", {"variables": {"A": "b"}}),
+        ("variables A", {"variables": {"A": "b"}}),
+        ("settings worktree_root", {"worktree_root": "../elsewhere"}),
         ("tasks one", {"tasks": [task("one", "other"), changed["tasks"][1]]}),
         ("the list of tasks", {"tasks": [*changed["tasks"], task("three")]}),
     ):
@@ -875,7 +876,20 @@ def test_only_later_steps_of_a_plan_may_change(runner: Runner) -> None:
         error = runner.refused(3, RESUME="1")
         assert f"since this run was started: {words}" in error, error
         assert error.endswith(": RERUN=one") is (words == "tasks one"), error
+        assert "PLAN_A" not in error
         runner.ends(0, "status")
+
+
+def test_a_changed_value_of_a_gate_that_failed_is_given_in_the_environment(runner: Runner) -> None:
+    plan: dict[str, Any] = {"preflight": ['test "$PLAN_A" = good'], "tasks": [task("t", CHANGE)]}
+    runner.plan(**plan, variables={"A": "bad", "B": "x"})
+    runner.ends(3)
+    runner.plan(**plan, variables={"A": "good", "B": "y"})
+    error = runner.refused(3, RESUME="1")
+    assert "since this run was started: variables A, variables B" in error
+    assert "give PLAN_A=... PLAN_B=..., or start a new run" in error
+    runner.plan(**plan, variables={"A": "bad", "B": "x"})
+    runner.ends(0, RESUME="1", PLAN_A="good")
 
 
 def test_status_shows_the_newest_run_and_changes_nothing(runner: Runner) -> None:

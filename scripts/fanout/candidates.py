@@ -96,6 +96,11 @@ class Choice(NamedTuple):
             return [*(word for name in names for word in ("--branch", name)), *self.options]
         return [*names, *self.options]
 
+    @property
+    def check_advice(self) -> str:
+        """What to say beside a merge of them; a run brings the checks of its plan."""
+        return "" if self.run else "; add --check CMD for what must hold of all together"
+
 
 def find(repo: git.Repository, choice: Choice) -> list[Candidate]:
     """The candidates that are meant, in the order asked for; all there are without a name.

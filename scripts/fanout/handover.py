@@ -155,7 +155,8 @@ def next_actions(
         actions += [action] if action else []
     able = [row.candidate for row in report.rows if row.state == "ready"]
     for words, names in merge_groups(able, choice):
-        actions.append(next_action("merge", command("merge", *words), f"approved: {names}"))
+        why = f"approved: {names}{choice.check_advice}"
+        actions.append(next_action("merge", command("merge", *words), why))
     return tuple(actions)
 
 
@@ -204,7 +205,8 @@ def action_for(row: Row, words: list[str], command: Callable[..., str]) -> dict[
         again = command("merge", *words, "--strategy", "cherry-pick")
         return next_action("merge", again, f"{name}: {row.why}")
     if row.code in ("conflict", "cannot-merge"):
-        return next_action("forecast", command("forecast", *words), f"{name} {row.why}")
+        why = f"{name} {row.why}; let its agent solve that on its branch, then review it again"
+        return next_action("forecast", command("forecast", *words), why)
     if row.code in ("check-failed", "base-red"):
         return next_action("read-log", f"cat {quote(row.more['log'])}", f"{name}: {row.why}")
     if row.code == "no-changelog-entry":

@@ -110,9 +110,11 @@ def parts_of(value: dict[str, Any]) -> list[str]:
     """
     import json
 
-    settings = {name: value[name] for name in ("repo", "base", "worktree_root", "variables")}
     once = [[row["base"], row["for_each"]] for row in value["tasks"]]
-    rows: list[tuple[str, str, Any]] = [("settings", "-", settings)]
+    rows: list[tuple[str, str, Any]] = [
+        ("settings", name, value[name]) for name in ("repo", "base", "worktree_root")
+    ]
+    rows += [("variables", name, text) for name, text in value["variables"].items()]
     rows.append(("base-or-for_each", "-", once))
     for kind in ("preflight", "backups", "tasks", "postflight", "rollback"):
         for row in value[kind]:

@@ -60,7 +60,7 @@ def answer(options: argparse.Namespace) -> Answer:
     }
     if runner.untold:
         names = ", ".join(runner.untold[:10]) + (", ..." if len(runner.untold) > 10 else "")
-        warn(f"no `changelog` path, so no entry will be demanded of: {names}")
+        warn(f"no `changelog` path, so only the merge will ask for an entry of: {names}")
     for note in runner.notes[:10]:
         warn(note)
     if len(runner.notes) > 10:

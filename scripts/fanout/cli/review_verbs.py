@@ -203,7 +203,8 @@ def review_actions(repo: Repository, choice: Choice, found: Review) -> list[dict
         rows.append(next_action("collect", command, why))
     if found.standing.state == "approved" and found.approvable:
         command = own_command(repo, "merge", *chosen)
-        rows.append(next_action("merge", command, "it is approved: build and check the result"))
+        why = f"it is approved: build and check the result{choice.check_advice}"
+        rows.append(next_action("merge", command, why))
     elif found.approvable and found.outside:
         why = (
             f"approve it with --commit {candidate.head}, and for each of the {len(found.outside)} "
@@ -344,7 +345,8 @@ def approve(repo: Repository, options: argparse.Namespace) -> Answer:
     ]
     text = plain_text("\n".join(lines))
     merge = own_command(repo, "merge", *choice.words([candidate.name]))
-    actions = (next_action("merge", merge, f"build and check the work of {candidate.name}"),)
+    why = f"build and check the work of {candidate.name}{choice.check_advice}"
+    actions = (next_action("merge", merge, why),)
     return Answer("approve", text, {"approval": approval.to_json()}, next_actions=actions)
 
 

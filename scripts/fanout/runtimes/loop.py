@@ -1425,7 +1425,7 @@ def changed_parts(run: Run) -> list[str]:
     wanted = digests(run.plan["parts"])
     differing = [name for name in {**known, **wanted} if known.get(name) != wanted.get(name)]
     gate_passed = run.gate.get("status") == "passed"
-    done = {"settings -"}
+    done = {name for name in differing if name.split(" ")[0] in ("settings", "variables")}
     if gate_passed:
         done |= {name for name in differing if name.split(" ")[0] in ("preflight", "backups")}
         done.add("base-or-for_each -")
@@ -1473,6 +1473,10 @@ def require_same_plan(run: Run, *, strict: bool) -> None:
         if not strict and all(part.startswith("tasks ") for part in parts):
             names = ",".join(part.removeprefix("tasks ") for part in parts)
             hint += f", or run again what has changed: RERUN={quoted(names)}"
+        fixed = os.path.exists(os.path.join(run.folder, "plan.json"))
+        if not fixed and all(part.startswith("variables ") for part in parts):
+            values = " ".join(f"PLAN_{part.removeprefix('variables ')}=..." for part in parts)
+            hint = f"render the plan as it was and give {values}, or start a new run"
         if not parts:
             hint = "only later steps differ: take them up with RESUME=1"
         raise RunError(3, f"the plan has changed since this run was started{more}", hint)
@@ -2512,6 +2516,8 @@ def next_commands(run: Run) -> list[tuple[str, list[str]]]:
             merge.append(f"{program} approve {task.name} --commit {commit} {where}")
         merge.append(f"{program} merge {names} {where}")
         title = "Merge what was reviewed, with the skill's scripts; SKILL_DIR is the skill's folder"
+        if any(task.plan["changelog"] is None for task in good):
+            title += ". A task without a changelog entry needs --no-changelog-needed NAME=REASON"
         found.append((title, merge))
         merge = [f"{git_at} merge --no-ff {quoted(t.branch)}" for t in good]
         found.append(("Merge without the skill, which checks nothing", merge))

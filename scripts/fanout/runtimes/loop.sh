@@ -3035,7 +3035,7 @@ note_done() { # KIND
 # turn.
 find_changes() {
     local line name number before='' after=''
-    changed='' done_parts+="settings -$newline"
+    changed=''
     [ "$gate_status" != passed ] || done_parts+="base-or-for_each -$newline"
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         ! is_in_rerun "$number" || continue
@@ -3053,7 +3053,7 @@ find_changes() {
             ;;
         esac
         case $gate_status:$name in
-        passed:preflight\ * | passed:backups\ *) ;;
+        passed:preflight\ * | passed:backups\ * | *:settings\ * | *:variables\ *) ;;
         *) case $done_parts in *"$newline$name$newline"*) ;; *) continue ;; esac ;;
         esac
         case ", $changed, " in *", ${name% -}, "*) ;; *) changed+="${changed:+, }${name% -}" ;; esac
@@ -3087,6 +3087,15 @@ require_same_plan() { # STRICT
     0:"tasks "*)
         quote_word "${name#tasks }"
         hint+=", or run again what has changed: RERUN=$answer"
+        ;;
+    esac
+    name=${changed//, variables /,}
+    case $name in
+    *", "*) ;;
+    "variables "*)
+        name=${name#variables }
+        [ -e "$run_dir/plan.json" ] ||
+            hint="render the plan as it was and give PLAN_${name//,/=... PLAN_}=..., or start a new run"
         ;;
     esac
     [ -n "$changed" ] || hint="only later steps differ: take them up with RESUME=1"
@@ -4238,7 +4247,7 @@ condition_in_bash() { # CONDITION
 # Sets `next_titles` and `next_blocks`: what a person does next, as commands to paste.
 next_commands() {
     local number review='' commit='' merge='' clean='' at_root tree name logs=''
-    local where approve='' good='' head before behind
+    local where approve='' good='' lacking='' head before behind
     # shellcheck disable=SC2016 # for the reader's shell
     local program='python3 "$SKILL_DIR/scripts/integrate_workers.py"'
     next_titles=() next_blocks=() again=''
@@ -4264,6 +4273,8 @@ next_commands() {
         fi
         if [ "${x_status[number]}" = passed ]; then
             good+="${good:+ }${x_name[number]}"
+            [ "${task_changelog[x_row[number]]}" != - ] ||
+                lacking='. A task without a changelog entry needs --no-changelog-needed NAME=REASON'
             cut "${x_json[number]}" '"head": "'
             head=${behind%%\"*}
             ((!x_left[number])) || head="\"\$(git -C $tree rev-parse HEAD)\""
@@ -4276,7 +4287,7 @@ next_commands() {
     add_next Review "$review"
     add_next "Commit what agents left uncommitted" "$commit"
     [ -z "$good" ] ||
-        add_next "Merge what was reviewed, with the skill's scripts; SKILL_DIR is the skill's folder" \
+        add_next "Merge what was reviewed, with the skill's scripts; SKILL_DIR is the skill's folder$lacking" \
             "$program forecast $good $where$newline$approve$program merge $good $where"
     add_next "Merge without the skill, which checks nothing" "$merge"
     case $run_status in
