@@ -29,7 +29,8 @@ RUNS = records.RUNS
 TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z"
 RESERVED = frozenset(["opens", "before", "launch", "exit_code", "by"])
 SAFE_LETTERS = records.LETTERS | frozenset("_@%+=:,./-")
-PARSED: list[Harness] = []
+PARSED: list[tuple[dict[str, Any], Harness]] = []
+MAPPINGS: list[dict[str, Any]] = []
 
 
 class Worker(NamedTuple):
@@ -93,13 +94,14 @@ class Worker(NamedTuple):
     def harness(self) -> Harness:
         """How to drive its agent, from the mapping that it was started with."""
         # Most workers share one mapping, and checking it costs more than all else in a status row.
-        for known in PARSED:
-            if known.mapping == self.mapping:
+        for mapping, known in PARSED:
+            if mapping is self.mapping or mapping == self.mapping:
                 return known
         from fanout.harness import parse_mapping
 
-        PARSED.append(parse_mapping(self.mapping, "the worker's record", recorded=True))
-        return PARSED[-1]
+        known = parse_mapping(self.mapping, "the worker's record", recorded=True)
+        PARSED.append((self.mapping, known))
+        return known
 
     @property
     def attach_command(self) -> str:
@@ -153,6 +155,15 @@ def load(common_dir: str, name: str) -> Worker:
         raise unknown_worker(common_dir, name) from None
     if worker.name != name:
         raise records.damaged(path, f"it is the record of {worker.name!r}")
+    return share_mapping(worker)
+
+
+def share_mapping(worker: Worker) -> Worker:
+    """The same worker with a mapping that all who have an equal one hold in common: it is large."""
+    for known in MAPPINGS:
+        if known == worker.mapping:
+            return worker._replace(mapping=known)
+    MAPPINGS.append(worker.mapping)
     return worker
 
 
