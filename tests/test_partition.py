@@ -21,13 +21,13 @@ from fanout.partition import (
     are_apart,
     edges_of,
     normal,
-    not_owned,
     owned,
     shared,
     spelled,
     told_apart,
 )
 from fanout.runtimes import loop
+from fanout.runtimes.loop import not_owned
 from world import World
 
 PIECES = ["a", "b", "B", "ab", ".", "*", "**", "?", "[ab]", "[!a]", "[a-c]", "-", "\\", "[", "]"]

@@ -9,7 +9,6 @@ from fanout import workers as life
 from fanout.conventions import convention_of, is_no_fragment
 from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
-from fanout.partition import not_owned
 from fanout.workers import is_our_copy
 from fanout.worktrees import (
     Status,
@@ -393,7 +392,12 @@ def pathspecs(candidate: Candidate) -> list[list[str]]:
 
     There is none where it owns all.
     """
-    return not_owned(candidate.owns, candidate.changelog or None) if candidate.owns else []
+    if not candidate.owns:
+        return []
+    # A runner carries it, so it stands there.
+    from fanout.runtimes.loop import not_owned
+
+    return not_owned(candidate.owns, candidate.changelog or None)
 
 
 def merge_base(repo: git.Repository, candidate: Candidate) -> str:

@@ -257,31 +257,6 @@ def folded(fits: int) -> int:
     return fits | (fits & UPPER) << 32 | (fits & LOWER) >> 32
 
 
-def not_owned(owns: Sequence[str], changelog: str | None) -> list[list[str]]:
-    """What git calls that which a list of patterns does not own: several groups of words for paths.
-
-    First all that no pattern gives; then, for each row of patterns that take back, what they match
-    and none after them gives again. The file `changelog` is always allowed. Runners carry the same.
-    """
-    always = [] if changelog is None else [f":(top,exclude,literal){changelog}"]
-    found = [[":(top)", *called(":(top,exclude,glob)", owns), *always]]
-    for number, text in enumerate(owns):
-        if not text.startswith("!"):
-            continue
-        taken = called(":(top,glob)", [text[1:]])
-        if number and owns[number - 1].startswith("!"):
-            found[-1] = taken + found[-1]
-            continue
-        found.append([*taken, *called(":(top,exclude,glob)", owns[number:]), *always])
-    return found
-
-
-def called(magic: str, texts: Sequence[str]) -> list[str]:
-    """Words by which git finds what some patterns give."""
-    gives = [text for text in texts if not text.startswith("!")]
-    return [magic + word for text in gives for word in spelled(text)]
-
-
 # --- Matching -------------------------------------------------------------------------------
 
 
