@@ -503,7 +503,7 @@ def test_the_report_tells_what_was_changed(package: Path) -> None:
     made = made_of(package)
     page = text(made, REPORT)
     assert made.files["poster/screenshot.png"].content == b"\x89PNG\r\n\x1a\n\0"
-    assert "`poster/screenshot.png`" in page
+    assert "`poster/screenshot.png`. `make poster`" in page
     assert "- `references/page.md:2`\n" in page
     assert f"| `scripts/{HELPER}` | renamed, was `scripts/{edition.HELPER}`; script" in page
     assert "| `Makefile` | changed; skill's name " in page

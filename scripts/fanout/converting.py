@@ -155,6 +155,7 @@ CHECKLIST = (
         ("name", "display_name", "executable", "version", "skills"),
     ),
 )
+PICTURE = "poster/screenshot.png"
 # Its notes say what each path of a mapping means.
 TEMPLATE = "examples/harness-template.json"
 PART = ".part"
@@ -831,6 +832,8 @@ def report(made: Conversion) -> str:
     if pictures:
         listed = ", ".join(f"`{path}`" for path in pictures)
         rows += ["", f"These are no texts and may show the earlier names: {listed}."]
+        if PICTURE in pictures:
+            rows[-1] += " `make poster` takes the poster's picture again."
     if made.mentions:
         rows += ["", f"Lines that still name {shown(old.agent)}; many are meant to:", ""]
         rows += listing(made.mentions)
