@@ -2623,7 +2623,9 @@ def table(run: Run) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip()
         for row in rows
     ]
-    return f"run {run.id}: {run.status}\n" + "\n".join(lines)
+    reason = run.gate.get("reason")
+    refused = [f"the gate refused: {reason}"] if reason else []
+    return "\n".join([f"run {run.id}: {run.status}", *refused, *lines])
 
 
 def print_summary(run: Run) -> None:

@@ -4417,6 +4417,7 @@ print_table() {
         rows[number]=$seconds
     done
     printf 'run %s: %s\n' "$run_id" "$run_status"
+    [ -z "$gate_reason" ] || printf 'the gate refused: %s\n' "$gate_reason"
     printf '%-*s  %-*s  %-*s  %-*s  why\n' "$first" task "$second" status "$third" seconds "$fourth" files
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         printf -v line '%-*s  %-*s  %-*s  %-*s  %s' "$first" "${x_name[number]}" "$second" "${x_status[number]}" \
