@@ -327,7 +327,8 @@ def test_a_task_is_explained(world: World) -> None:
     assert ran.code == 0
     assert ran.data["waves"] == [2]
     assert ran.data["not_beside"] == [{"task": "a", "instances": "all", "example": "src/a"}]
-    assert run(world, "explain", path, "bb").error["hint"] == "did you mean 'b-{item}'?"
+    assert run(world, "explain", path, "bb").error["hint"] == "known: a, b-{item}"
+    assert run(world, "explain", path, "b-item").error["hint"] == "did you mean 'b-{item}'?"
 
 
 def test_a_list_of_tasks_becomes_a_plan_to_fill_in(world: World) -> None:

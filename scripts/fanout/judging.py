@@ -708,6 +708,12 @@ def judgement(path: str, place: str, base: str | None) -> Judgement:
 # --- What can be started --------------------------------------------------------------------
 
 
+def unknown_task(name: str, known: list[str]) -> SkillError:
+    """A plan has no task of this name."""
+    hint = loop.nearest(name[:100], known)
+    return usage("unknown-task", f"the plan has no task {name!r}", hint)
+
+
 def chosen_units(plan: dict[str, Any], names: list[str]) -> tuple[list[loop.Task], list[str]]:
     """The units that are named; without names those that wait for nothing, and those that do.
 
@@ -722,8 +728,7 @@ def chosen_units(plan: dict[str, Any], names: list[str]) -> tuple[list[loop.Task
             group.append(unit)
     for name in names:
         if name not in known:
-            near = plans.nearest(name, known)
-            raise usage("unknown-task", f"the plan has no task {name!r}", f"did you mean {near!r}?")
+            raise unknown_task(name, list(known))
     wanted = {id(unit) for name in names for unit in known[name]}
     found = [u for u in units if (id(u) in wanted if names else not (u.after or u.behind))]
     for unit in found:

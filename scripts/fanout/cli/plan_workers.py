@@ -171,14 +171,12 @@ def seam_text(row: dict[str, Any]) -> str:
 def explain(options: argparse.Namespace) -> Answer:
     """`explain`: what a plan means for one task."""
     from fanout import judging
-    from fanout.plan import nearest
 
     data = judging.judge(options.plan, options.repo, options.base)
     names = [task["name"] for task in data["tasks"]]
     name = options.task
     if name not in names:
-        near = nearest(name, names)
-        raise usage("unknown-task", f"the plan has no task {name!r}", f"did you mean {near!r}?")
+        raise judging.unknown_task(name, names)
     (task,) = [task for task in data["tasks"] if task["name"] == name]
     units = {name, *judging.instances_of(options.plan, name)}
     waves = [number for number, wave in enumerate(data["waves"], 1) if units & {*wave}]
