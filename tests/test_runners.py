@@ -885,7 +885,8 @@ def test_a_changed_value_of_a_gate_that_failed_is_given_in_the_environment(runne
     runner.plan(**plan, variables={"A": "bad", "B": "x"})
     runner.ends(3)
     runner.plan(**plan, variables={"A": "good", "B": "y"})
-    assert "\nthe gate refused: preflight preflight-01: exit code 1\n" in runner.ends(0, "status").out
+    told = runner.ends(0, "status").out
+    assert "\nthe gate refused: preflight preflight-01: exit code 1\n" in told
     error = runner.refused(3, RESUME="1")
     assert "since this run was started: variables A, variables B" in error
     assert "give PLAN_A=... PLAN_B=..., or start a new run" in error
