@@ -172,6 +172,9 @@ def foreign_rows(
     """
     rows: list[dict[str, Any]] = []
     for part in parts:
+        if part.candidate.base == tip:
+            # Nothing before it can be foreign; git need not be asked.
+            continue
         known = [f"^{other.candidate.head}" for other in parts if other is not part]
         words = ["rev-list", "-n", "5", part.candidate.base, f"^{tip}", *known]
         found = git.require_git(repo.common_dir, *words).text.split()
@@ -194,9 +197,8 @@ def is_merged(repo: git.Repository, candidate: Candidate, target: str, tip: str)
     recorded = integrations.verdict(repo.common_dir, target, tip, candidate.branch, candidate.head)
     if recorded is not None:
         return recorded
-    if own_commits(repo, candidate) == 0:
-        return False
-    return git.is_ancestor(repo.common_dir, candidate.head, tip)
+    inside = git.is_ancestor(repo.common_dir, candidate.head, tip)
+    return inside and own_commits(repo, candidate) > 0
 
 
 def own_commits(repo: git.Repository, candidate: Candidate) -> int:
