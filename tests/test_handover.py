@@ -14,9 +14,53 @@ from merge_world import Merges, commit_on, link, merges, on_main, write
 __all__ = ["merges"]
 
 
+BOOK = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- Old\n"
+
+
 def commands(answer: dict[str, Any]) -> dict[str, str]:
     """The next commands by their action."""
     return {row["action"]: row["command"] for row in answer["next_actions"]}
+
+
+def test_a_report_foresees_what_will_conflict(merges: Merges) -> None:
+    """Two that meet are no one merge; what meets its branch is blocked; entries never are."""
+    on_main(merges.world, {"f": "1\n", "CHANGELOG.md": BOOK})
+    for name, text in (("left", "2\n"), ("right", "3\n")):
+        merges.ready(name, {"f": text, "CHANGELOG.md": BOOK + f"- {name}\n"})
+    merges.ready("apart", {"x": "1\n", "CHANGELOG.md": BOOK + "- apart\n"})
+    ran = merges.ends(0, "report")
+    assert ran.data["blocked"] == []
+    decide, merge = ran.json["next_actions"]
+    assert "left and right conflict in f" in decide["why"]
+    assert " merge apart " in f"{merge['command']} "
+    merges.ok("merge", "left", "apart")
+    ran = merges.ends(0, "report")
+    (row,) = ran.data["blocked"]
+    assert (row["name"], row["code"], row["paths"], row["with"]) == (
+        "right", "conflict", ["f"], ["main"],
+    )  # fmt: skip
+    (action,) = ran.json["next_actions"]
+    assert "`agent_workers.py send`" in action["why"]
+    ran = merges.call("merge", "right")
+    assert ran.code == 10
+    assert "`agent_workers.py send`" in ran.json["next_actions"][-1]["why"]
+
+
+def test_a_rejection_is_told_before_all_else(merges: Merges) -> None:
+    merges.world.idle("empty")
+    merges.ok("reject", "empty", "--reason", "it did nothing")
+    assert merges.ok("forecast", "empty")["without_commits"] == ["empty"]
+    (row,) = merges.ok("report")["blocked"]
+    assert (row["code"], row["why"]) == ("rejected", "rejected: it did nothing")
+
+
+def test_nothing_waits_when_all_is_cleaned_up(merges: Merges) -> None:
+    merges.ready("w", {"a": "1\n"})
+    merges.ok("merge", "w")
+    assert "- state: all work is merged\n" in merges.call("report", as_json=False).out
+    merges.world.ok("cleanup", "w")
+    text = merges.call("report", as_json=False).out
+    assert "- state: nothing is waiting to be merged\n" in text
 
 
 def test_a_report_says_of_each_where_it_stands(merges: Merges) -> None:

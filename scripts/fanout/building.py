@@ -394,7 +394,7 @@ class Forecast(NamedTuple):
     two come to on one another, `asked` what the order asked for comes to, with the names that
     were merged before it stopped. `order` is an order that is clean, or None; `all_tried` says
     whether every order was tried. `shared` are the files that several candidates change,
-    `outside` those that a candidate changes outside of what it owns.
+    `outside` those that a candidate changes outside of what it owns. What is `empty` has no commit.
     """
 
     target: str
@@ -408,6 +408,7 @@ class Forecast(NamedTuple):
     shared: dict[str, list[str]]
     outside: dict[str, list[str]]
     uncommitted: dict[str, list[str]]
+    empty: list[str]
 
 
 def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str) -> Forecast:
@@ -462,6 +463,7 @@ def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str
         shared=shared_files(present, changes),
         outside=out_of_scope(repo, present),
         uncommitted={name: paths for name, paths in dirty.items() if paths},
+        empty=[c.name for c in present if c.head == c.base],
     )
 
 
@@ -714,4 +716,5 @@ def to_json(seen: Forecast) -> dict[str, Any]:
         "shared_files": [{"path": path, "names": names} for path, names in seen.shared.items()],
         "out_of_scope": [{"name": n, "paths": paths} for n, paths in seen.outside.items()],
         "uncommitted": [{"name": n, "paths": paths} for n, paths in seen.uncommitted.items()],
+        "without_commits": seen.empty,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fanout import approvals, git, integrations, publishing, records
+from fanout.building import forecast
 from fanout.candidates import Candidate, Choice
 from fanout.changelog import own_place
 from fanout.conventions import convention_of
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 TITLE = "# Integration report"
 # Codes of work that is only not looked at yet; the others block.
 UNREVIEWED = frozenset(["unapproved", "approval-void"])
+AGAIN = "run the same `merge` or `undo` again, with its checks; it says what it closed"
+SOLVE = (
+    "let its agent solve that on its branch (`agent_workers.py send`, or `resume` once it has "
+    "ended), then review and approve the new commit"
+)
 
 
 class Row(NamedTuple):
@@ -38,6 +44,13 @@ class Row(NamedTuple):
     more: dict[str, Any]
 
 
+class Clash(NamedTuple):
+    """Two candidates that are ready and do not go together, and the files in which they meet."""
+
+    names: tuple[str, str]
+    paths: tuple[str, ...]
+
+
 class Report(NamedTuple):
     """All that there is to say to whoever goes on."""
 
@@ -45,6 +58,7 @@ class Report(NamedTuple):
     current: str
     rows: list[Row]
     integrations: list[Integration]
+    clashes: list[Clash]
     damaged: list[str]
     checkout_trouble: str
 
@@ -68,6 +82,12 @@ def take_stock(
         for c in found
         for ref in (c.target or target,)
     ]
+    clashes: list[Clash] = []
+    for ref, tip in tips.items():
+        able = {row.candidate.name for row in rows if row.state == "ready"}
+        able &= {c.name for c in found if (c.target or target) == ref}
+        rows, met = foresee(repo, rows, able, ref, tip, wishes[ref])
+        clashes += met
     trouble = ""
     try:
         publishing.checkout_of(repo, target)
@@ -78,9 +98,43 @@ def take_stock(
         current=repo.branch or "",
         rows=rows,
         integrations=everything,
+        clashes=clashes,
         damaged=[error.message for error in (*errors, *damaged)],
         checkout_trouble=trouble,
     )
+
+
+def foresee(
+    repo: git.Repository, rows: list[Row], able: set[str], target: str, tip: str, wish: Wish
+) -> tuple[list[Row], list[Clash]]:
+    """The rows, of which what conflicts with its branch is blocked, and who conflicts with whom."""
+    if not able:
+        return rows, []
+    seen = forecast(repo, [r.candidate for r in rows if r.candidate.name in able], target, tip)
+    # A merge takes entries out of a conflict in it.
+    book = wish.recipe.convention.path if wish.recipe.convention.kind == "book" else ""
+
+    def meet(merged: Merged) -> tuple[str, ...]:
+        conflict = merged.outcome == "conflict"
+        return tuple(path for path in merged.paths if path != book) if conflict else ()
+
+    short = target.removeprefix("refs/heads/")
+    stopped = {name: paths for name, one in seen.targets.items() if (paths := meet(one))}
+
+    def as_foreseen(row: Row) -> Row:
+        paths = stopped.get(row.candidate.name)
+        if paths is None:
+            return row
+        why = f"conflicts with {short}: {path_list(paths, 5)}"
+        more = {"paths": list(paths), "with": [short]}
+        return row._replace(state="blocked", code="conflict", why=why, more=more)
+
+    met = [
+        Clash(pair, paths)
+        for pair, one in seen.pairs.items()
+        if (paths := meet(one)) and stopped.keys().isdisjoint(pair)
+    ]
+    return [as_foreseen(row) for row in rows], met
 
 
 def with_convention(repo: git.Repository, wish: Wish, tip: str, errors: list[SkillError]) -> Wish:
@@ -153,7 +207,18 @@ def next_actions(
     for row in report.rows:
         action = action_for(row, words_of(row.candidate, choice), command)
         actions += [action] if action else []
-    able = [row.candidate for row in report.rows if row.state == "ready"]
+    for (one, other), paths in report.clashes:
+        why = (
+            f"{one} and {other} conflict in {path_list(paths, 5)}: say which is merged first; "
+            "the other is then solved on its branch"
+        )
+        actions.append(next_action("decide", None, why))
+    apart = {name for clash in report.clashes for name in clash.names}
+    able = [
+        row.candidate
+        for row in report.rows
+        if row.state == "ready" and row.candidate.name not in apart
+    ]
     for words, names in merge_groups(able, choice):
         why = f"approved: {names}{choice.check_advice}"
         actions.append(next_action("merge", command("merge", *words), why))
@@ -205,7 +270,7 @@ def action_for(row: Row, words: list[str], command: Callable[..., str]) -> dict[
         again = command("merge", *words, "--strategy", "cherry-pick")
         return next_action("merge", again, f"{name}: {row.why}")
     if row.code in ("conflict", "cannot-merge"):
-        why = f"{name} {row.why}; let its agent solve that on its branch, then review it again"
+        why = f"{name} {row.why}; {SOLVE}"
         return next_action("forecast", command("forecast", *words), why)
     if row.code in ("check-failed", "base-red"):
         return next_action("read-log", f"cat {quote(row.more['log'])}", f"{name}: {row.why}")
@@ -283,8 +348,7 @@ def text_of(data: dict[str, Any], actions: tuple[dict[str, Any], ...]) -> str:
     lines = [TITLE, ""]
     lines.append(f"- original branch: `{data['original_branch']}`")
     lines.append(f"- current branch: `{data['current_branch'] or 'none (detached)'}`")
-    done = not data["missing"] and bool(data["complete"])
-    lines.append(f"- state: {'all work is merged' if done else 'not all work is merged'}")
+    lines.append(f"- state: {state_text(data)}")
     for title, rows in (
         ("Complete", [f"`{row['name']}` ({row['head'][:12]})" for row in data["complete"]]),
         ("Missing", [f"`{row['name']}`: {row['what']}" for row in data["missing"]]),
@@ -303,7 +367,7 @@ def text_of(data: dict[str, Any], actions: tuple[dict[str, Any], ...]) -> str:
             "Without a changelog entry",
             [f"`{name}`: {reason}" for name, reason in data["not_needed"].items()],
         ),
-        ("Interrupted", [f"{name}: run `merge` or `undo` again" for name in data["unfinished"]]),
+        ("Interrupted", [f"{name}: {AGAIN}" for name in data["unfinished"]]),
         ("Damaged records", data["damaged"]),
     ):  # fmt: skip
         if rows:
@@ -314,6 +378,13 @@ def text_of(data: dict[str, Any], actions: tuple[dict[str, Any], ...]) -> str:
         for why, command in commands:
             lines += [f"- {why}", *([f"  `{command}`"] if command else [])]
     return "\n".join(lines) + "\n"
+
+
+def state_text(data: dict[str, Any]) -> str:
+    """Where all of it stands, in words."""
+    if data["missing"]:
+        return "not all work is merged"
+    return "all work is merged" if data["complete"] else "nothing is waiting to be merged"
 
 
 # --- Undoing, by the commits that were recorded ---------------------------------------------

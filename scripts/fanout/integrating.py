@@ -235,6 +235,9 @@ def ready(
     except SkillError as error:
         return row(error.code, error.message)
     dirty = approvals.dirty_files(candidate, status)
+    review = approvals.load(candidate.record, candidate.head)
+    if review is not None and review.verdict == "rejected":
+        return row("rejected", f"rejected: {review.note}")
     if own_commits(repo, candidate) == 0:
         return row("no-commits", f"nothing committed, {len(dirty)} dirty files", paths=dirty)
     if dirty:

@@ -185,6 +185,8 @@ def forecast_text(data: dict[str, Any]) -> str:
     elif data["asked"]["outcome"] == "conflict":
         tried = "no order is clean" if data["every_order_tried"] else "no clean order was found"
         lines.append(tried)
+    if data["without_commits"]:
+        lines.append(f"nothing committed: {', '.join(data['without_commits'])}")
     for row in data["shared_files"]:
         lines.append(f"changed by several: {path_text(row['path'])} ({', '.join(row['names'])})")
     for row in data["out_of_scope"]:
@@ -398,6 +400,10 @@ def blocked_answer(
         elif options.message_file == "-":
             words += ["--message-file", kept_message(repo, outcome.integration.id, wish)]
         actions.append(next_action("merge", own_command(repo, "merge", *words), why))
+    if first["code"] in ("conflict", "cannot-merge"):
+        from fanout.handover import SOLVE
+
+        actions.append(next_action("decide", None, f"{first['name']}: {SOLVE}"))
     return Answer(
         "merge", plain_text("\n".join(lines)), data, ExitCode.BLOCKED, error, tuple(actions)
     )
@@ -532,7 +538,10 @@ def status(repo: Repository, options: argparse.Namespace) -> Answer:
     lines += [f"{row['name']}: {row['what']}" for row in data["missing"]]
     for i in everything[-10:]:
         names = ", ".join(row["name"] for row in i.merged) or f"takes back {i.undoes}"
-        lines.append(f"{i.id}: {'undone' if i.id in gone else i.state}: {names}")
+        state = "undone" if i.id in gone else i.state
+        if state in integrations.UNFINISHED:
+            state += " (interrupted; `report` says what to do)"
+        lines.append(f"{i.id}: {state}: {names}")
     lines += data["damaged"]
     return Answer("status", plain_text("\n".join(lines)) or "nothing yet", data,
                   next_actions=actions)  # fmt: skip

@@ -235,7 +235,8 @@ def review_text(found: Review) -> str:
     lines += [f"  changelog {where}" for where in changelog_places(found.changelog)]
     lines += [f"  check     {c['status']}: {c['command']} (log {c['log']})" for c in found.checks]
     for flag in found.flags:
-        lines.append(f"  flag      {flag.code}: {path_list(flag.paths, PATHS)}")
+        paths = f": {path_list(flag.paths, PATHS)}" if flag.paths else ""
+        lines.append(f"  flag      {flag.code}{paths}")
     for view in found.views.values():
         lines += view_lines(view)
     return plain_text("\n".join(lines))

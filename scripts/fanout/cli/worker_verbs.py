@@ -632,7 +632,8 @@ def cleanup(question: Question, options: argparse.Namespace) -> Answer:
         "workers": [result.to_json() for result in results],
         "dry_run": options.dry_run,
     }
-    text = "\n".join(map(cleanup_text, results)) or "nothing to clean up"
+    lines = [cleanup_text(result, dry_run=options.dry_run) for result in results]
+    text = "\n".join(lines) or "nothing to clean up"
     if options.dry_run:
         text = "dry run: nothing was changed\n" + text
     error = None
@@ -667,10 +668,11 @@ def is_busy(kept: list[Any]) -> bool:
     return any(reason.code == "busy" for result in kept for reason in result.reasons)
 
 
-def cleanup_text(result: Any) -> str:
+def cleanup_text(result: Any, *, dry_run: bool) -> str:
     """One worker's clean-up for a person."""
     if result.removed:
-        lines = [f"{result.name}: removed" + (", branch deleted" if result.branch_deleted else "")]
+        done = "would be removed" if dry_run else "removed"
+        lines = [f"{result.name}: {done}" + (", branch deleted" if result.branch_deleted else "")]
         if result.rescue:
             lines.append(f"  saved under {result.rescue}")
         lines += [f"  {note}" for note in result.notes]
