@@ -321,6 +321,16 @@ def test_without_estimates_nothing_is_said_about_time(world: World) -> None:
 # --- explain, draft -------------------------------------------------------------------------
 
 
+def test_a_changelog_that_prompts_only_name_is_no_decision(world: World) -> None:
+    """Each worker has a place for its entry, and a prompt may name the file to forbid it."""
+    fill(world, {"CHANGELOG.md": "", "package-lock.json": "", "src/a/x": "", "src/b/y": ""})
+    for file, wanted in (("CHANGELOG.md", False), ("package-lock.json", True)):
+        tasks = [own(name, f"src/{name}", prompt=f"Leave {file} alone.") for name in "ab"]
+        data = run(world, "check", write(world, *tasks)).data
+        (seam,) = data["seams"]
+        assert (seam["path"], seam["decide"]) == (file, wanted)
+
+
 def test_a_task_is_explained(world: World) -> None:
     path = write(world, own("a", "src/a"), own("b-{item}", "src/{item}", for_each=["a", "c"]))
     ran = run(world, "explain", path, "b-{item}")

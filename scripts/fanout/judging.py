@@ -330,7 +330,9 @@ class Judgement:
             if len(tasks) < 2:
                 continue
             numbers = sorted(tasks)
-            clear = any(why.startswith(("owns it", "its prompt")) for why in tasks.values())
+            # Each worker is told of a place of its own for changelog entries.
+            said = ("owns it",) if kind == "changelog" else ("owns it", "its prompt")
+            clear = any(why.startswith(said) for why in tasks.values())
             apart = all(self.ordered(a, b) for a in numbers for b in numbers if a < b)
             made.append({
                 "path": path,
