@@ -25,7 +25,8 @@ UNREVIEWED = frozenset(["unapproved", "approval-void"])
 AGAIN = "run the same `merge` or `undo` again, with its checks; it says what it closed"
 SOLVE = (
     "let its agent solve that on its branch (`agent_workers.py send`, or `resume` once it has "
-    "ended), then review and approve the new commit"
+    "ended): merge the branch, the side that a person chose, an entry to fit, commit; then review "
+    "and approve the new commit. Or reject it: its commits stay"
 )
 
 
@@ -274,6 +275,9 @@ def action_for(row: Row, words: list[str], command: Callable[..., str]) -> dict[
         return next_action("forecast", command("forecast", *words), why)
     if row.code in ("check-failed", "base-red"):
         return next_action("read-log", f"cat {quote(row.more['log'])}", f"{name}: {row.why}")
+    if row.code == "rejected":
+        again = "have it done again (`agent_workers.py send` or `resume`), or clean it up by name"
+        return next_action("decide", None, f"{name}: {row.why}; {again}")
     if row.code == "no-changelog-entry":
         return next_action("decide", None, f"{name}: {row.why}: {entry_wanted(row.candidate)}")
     return next_action("decide", None, f"{name}: {row.why}")
@@ -352,7 +356,7 @@ def text_of(data: dict[str, Any], actions: tuple[dict[str, Any], ...]) -> str:
     for title, rows in (
         ("Complete", [f"`{row['name']}` ({row['head'][:12]})" for row in data["complete"]]),
         ("Missing", [f"`{row['name']}`: {row['what']}" for row in data["missing"]]),
-        ("Blockers", [f"`{row['name']}`: {row['code']}: {row['why']}" for row in data["blocked"]]),
+        ("Blockers", [f"`{row['name']}`: {blocker_text(row)}" for row in data["blocked"]]),
         (
             "Branches with accepted work",
             [f"`{row['branch']}` at {row['head'][:12]} ({row['state']})"
@@ -378,6 +382,12 @@ def text_of(data: dict[str, Any], actions: tuple[dict[str, Any], ...]) -> str:
         for why, command in commands:
             lines += [f"- {why}", *([f"  `{command}`"] if command else [])]
     return "\n".join(lines) + "\n"
+
+
+def blocker_text(row: dict[str, Any]) -> str:
+    """What blocks one, in words."""
+    code, why = row["code"], row["why"]
+    return why if why.startswith(f"{code}:") else f"{code}: {why}"
 
 
 def state_text(data: dict[str, Any]) -> str:
