@@ -36,7 +36,7 @@ LAYERS = [
         "publishing",
         "rendering",
     },
-    {"workers"},
+    {"livecheck", "workers"},
     {"delivery", "flagging", "overlapping"},
     {"candidates", "starting", "steering", "takeback"},
     {"changelog", "cleaning", "ending", "prompting", "spawning"},

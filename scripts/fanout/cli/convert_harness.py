@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fanout.converting import Conversion
-    from fanout.probing import Setting
+    from fanout.livecheck import Setting
 
 PROG = "convert_harness.py"
 TIMEOUT = 120.0
@@ -281,9 +281,9 @@ MARKS = {True: "held    ", False: "NOT HELD", None: "-       "}
 
 def live(options: argparse.Namespace) -> Answer:
     """Give an installed program a few prompts; say which paths of its mapping held."""
-    from fanout import probing
+    from fanout import livecheck
 
-    tried = probing.try_live(options.config, setting(options), deadline=deadline(options))
+    tried = livecheck.try_live(options.config, setting(options), deadline=deadline(options))
     lines = [f"{MARKS[f.held]}  {f.path}: {f.why}" for f in tried.fields]
     lines.append(f"installed: {tried.found}; the mapping was verified with {tried.verified}")
     text, data = "\n".join(lines), tried.to_json()
@@ -309,7 +309,7 @@ def live(options: argparse.Namespace) -> Answer:
 
 def setting(options: argparse.Namespace) -> Setting:
     """What a live check was given. Raises SkillError `usage` (exit 2)."""
-    from fanout.probing import Setting
+    from fanout.livecheck import Setting
     from fanout.tmux import is_variable
 
     hint = f"see `{PROG} --help`"
