@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,11 +41,12 @@ RESULT = PLACE / "result.json"
 LANGUAGES = {"python": "py", "bash": "sh"}
 # How long an agent may take for a prompt of a few steps, in seconds; machines may be busy.
 PATIENCE = 300.0
-# Time limits of tasks that are to reach them, beside twice the time that a prompt takes.
-HANGS = 10
-FAILS = 15
-# A prompt that takes so many seconds tells that the machine is busy.
-BUSY_PACE = 20.0
+# A time limit that is to be reached, beside some times the time that a prompt takes to the model:
+# there it must be, though others start at the same time.
+LIMIT = 15
+STARTS = 4
+# How many tasks a runner has under way: two that work, two that wait for their time limit.
+SIDE_BY_SIDE = 4
 PRINTING = threading.Lock()
 FAILURES = (Exception, pytest.fail.Exception)
 
@@ -86,15 +87,18 @@ class Checks:
 
 
 def seen(
-    question: Callable[[], Any], what: str | Callable[[], str], seconds: float = PATIENCE
+    question: Callable[[], Any],
+    what: str | Callable[[], str],
+    seconds: float = PATIENCE,
+    pause: float = 0.1,
 ) -> Any:
-    """The first true answer. Raises AssertionError at the deadline."""
+    """The first true answer, asked for every `pause` seconds. Raises AssertionError at the end."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         answer = question()
         if answer:
             return answer
-        time.sleep(0.1)
+        time.sleep(pause)
     told = what if isinstance(what, str) else what()
     raise AssertionError(f"not seen in {seconds:.0f} s: {told}")
 
@@ -110,23 +114,28 @@ class Interactive:
         self.checks = checks
         self.bypass = bypass_of(world)
 
-    def run(self) -> None:
-        """All checks, in an order in which each builds on those before."""
+    def begin(self) -> bool:
+        """The first prompt, which also tells how long one takes here. Whether it was done."""
+        done = self.checks.run(
+            "spawn, paste", self.paste, "interactive.args", "interactive.prompt_mode",
+            "interactive.ready", "interactive.submit_keys", "approval.bypass_args",
+        )  # fmt: skip
+        if not done:
+            self.world.command("stop", "one")
+        return done
+
+    def go_on(self) -> None:
+        """All checks after the first, in an order in which each builds on those before."""
         world, checks = self.world, self.checks
+        checks.run("events by the agent", self.events)
+        checks.run("send, busy, idle", self.send, "interactive.busy", "interactive.idle")
+        checks.run("stop", self.stop, "interactive.leave_keys", "cleanup.survivors")
+        # The others come while `one` does not live: some draw their screen all the time.
         if "start" in world.pin:
             checks.run("dialog at the start", self.start, "interactive.waiting",
                        "interactive.dialogs")  # fmt: skip
-        done = checks.run("spawn, paste", self.paste, "interactive.args", "interactive.prompt_mode",
-                          "interactive.ready", "interactive.submit_keys",
-                          "approval.bypass_args")  # fmt: skip
-        if not done:
-            world.command("stop", "one")
-            return
-        checks.run("events by the agent", self.events)
-        checks.run("send, busy, idle", self.send, "interactive.busy", "interactive.idle")
         if world.word("approval.bypass_args") != [] or "asking" in world.pin:
             checks.run("approval screen", self.approval, "interactive.waiting", "approval.default")
-        checks.run("stop", self.stop, "interactive.leave_keys", "cleanup.survivors")
         checks.run("resume", self.resume, "session.id_source", "session.new_args",
                    "session.resume_args")  # fmt: skip
         checks.run("nothing left", self.end, "cleanup.survivors")
@@ -141,7 +150,7 @@ class Interactive:
         env = world.environment(kind="start")
         ran = world.spawn_real("start", "Do nothing.", env=env, mapping=world.mapping_file)
         try:
-            row = seen(lambda: self.in_state("start", "waiting"), lambda: self.shown("start"), 60)
+            row = self.waiting("start")
             # It may have taken the prompt before it asked; then it keeps it until the answer.
             assert ran.code in (0, 10), told(ran)
             assert not world.asked_with("Do nothing."), "something was typed into the dialog"
@@ -170,8 +179,8 @@ class Interactive:
             f"{world.name}-one"
         )
         assert world.git("show", "one:paste.txt") == "two words"
-        world.pace = time.monotonic() - begun
         there = world.asked_with(f"{world.name}-one")[0].at - start
+        world.start_seconds = there
         tab = ", each tab as blanks" if "pasted_tab" in world.pin else ""
         return f"spawned in {spawned:.1f} s, at the model after {there:.1f} s{tab}"
 
@@ -190,7 +199,7 @@ class Interactive:
         world, harness = self.world, self.world.harness
         token = f"{world.name}-send"
         # A busy machine is slow to draw a sign of work.
-        thinking = max(4, min(round(world.pace / 4), 20))
+        thinking = max(4, min(round(world.start_seconds / 2), 20))
         text = prompt(token, f"wait {thinking}", f"say FIN~ISHED {token}")
         path = world.root / "send.prompt"
         path.write_text(text)
@@ -230,7 +239,7 @@ class Interactive:
         """The worker `two` waits for a person."""
         world = self.world
         assert ran.code in (0, 10), (told(ran), self.shown("two"))
-        row = seen(lambda: self.in_state("two", "waiting"), lambda: self.shown("two"))
+        row = self.waiting("two")
         refused = world.command("send", "two", "--prompt", "more", "--json")
         assert refused.code == 10, told(refused)
         assert not (world.tree("two") / "asked.txt").exists()
@@ -270,12 +279,15 @@ class Interactive:
         """The status row of a worker."""
         return self.world.answer("status", name)["workers"][0]
 
-    def in_state(self, name: str, state: str) -> dict[str, Any] | None:
-        """The status row of a worker if it is in this state."""
-        if not self.world.record(name).exists():
-            return None
-        row = self.row(name)
-        return row if row["state"] == state else None
+    def waiting(self, name: str) -> dict[str, Any]:
+        """The status row of a worker that waits for a person, as soon as it does."""
+
+        def row() -> dict[str, Any] | None:
+            found = self.row(name) if self.world.record(name).exists() else {}
+            return found if found.get("state") == "waiting" else None
+
+        # Each look is a command of its own.
+        return seen(row, lambda: self.shown(name), 60 + 6 * self.world.start_seconds, 0.5)
 
     def look(self, name: str) -> Screen:
         """The screen of a worker."""
@@ -319,7 +331,7 @@ def bypass_of(world: HarnessWorld) -> list[str]:
 
 
 class Loop:
-    """One CLI in a plan, by a runner of one language; the tasks run two at a time."""
+    """One CLI in a plan, by a runner of one language; the tasks run side by side."""
 
     def __init__(self, world: HarnessWorld, checks: Checks, language: str) -> None:
         self.world = world
@@ -386,17 +398,16 @@ class Loop:
             made.append(self.working("again", self.modes()[0], 1))
         # Without the bypass it may not write; where there is none to give, the model does nothing.
         idle = ["write nothing.txt x"] if bypass and self.called["zero_without_work"] else []
-        # A busy machine may be twice as busy a minute later.
-        slow = int(self.world.pace * (2 if self.world.pace < BUSY_PACE else 4))
+        limit = LIMIT + round(STARTS * self.world.start_seconds)
         made += [
+            self.task("hang", "hang", words=bypass, timeout_seconds=limit),
+            self.task("fail", "status 500", words=bypass, timeout_seconds=limit),
             self.task(
                 "key",
                 words=bypass,
                 env=self.home(key="stand-in-key!401"),
-                timeout_seconds=120 + slow,
+                timeout_seconds=120 + limit,
             ),
-            self.task("hang", "hang", words=bypass, timeout_seconds=HANGS + slow),
-            self.task("fail", "status 500", words=bypass, timeout_seconds=FAILS + slow),
             self.task("idle", *idle, words=[], env=self.home(self.world.pin.get("idle", ""))),
         ]
         if "sandbox" in self.world.pin:
@@ -412,7 +423,13 @@ class Loop:
 
     def working(self, name: str, mode: str, number: int) -> dict[str, Any]:
         """A task that is to be done."""
-        steps = ("wait 2", f"write {name}.txt x", f"shell git add -A && git commit -q -m {name}")
+        # The machine may be slow to start the other one.
+        meet = max(2, min(round(self.world.start_seconds / 2), 10))
+        steps = (
+            f"wait {meet}",
+            f"write {name}.txt x",
+            f"shell git add -A && git commit -q -m {name}",
+        )
         agent: dict[str, Any] = {"timeout_seconds": int(PATIENCE)}
         words = self.bypass()
         if mode != self.called["prompt_mode"]:
@@ -431,7 +448,7 @@ class Loop:
         plan = {
             "run_name": world.name,
             "agent": {"harness": str(world.mapping_file), "timeout_seconds": int(PATIENCE)},
-            "max_parallel": 2,
+            "max_parallel": SIDE_BY_SIDE,
             "tasks": self.tasks(),
         }
         place = world.root / "out"
@@ -451,8 +468,6 @@ class Loop:
         for path in folder.glob("*/result.json"):
             self.results[path.parent.name.partition("-")[2]] = json.loads(path.read_bytes())
         world.all_gone()
-        # Two at a time are slower than one.
-        world.pace = max(world.pace, self.results[next(iter(self.prompts))]["seconds"])
         missing = [name for name in self.prompts if name not in self.results]
         assert not missing, (missing, ran.code, ran.err[-800:])
         assert ran.code == 1, (ran.code, ran.err[-800:])
@@ -594,67 +609,108 @@ def tell_story(world: HarnessWorld, checks: Checks) -> None:
             return
 
 
-def examine(
-    name: str, model: ModelServer, only: str, *, everything: bool
-) -> tuple[list[Check], dict[str, Any]]:
-    """Install one CLI and make all checks; `everything` adds what the pins leave to a few."""
-    pin = pins()[name]
-    checks = Checks(name, pin["version"])
-    about: dict[str, Any] = {"version": pin["version"]}
-    made: list[Installed] = []
-
-    def installed() -> str:
-        mapping = json.loads((HERE.parent / "examples" / f"harness-{name}.json").read_text())
-        if node_major() < pin["node"]:
-            with INSTALLING:
-                made.append(install("node", runtime_pin("node"), "node"))
-        made.insert(0, install(name, pin, mapping["executable"]))
-        about["install_seconds"] = round(made[0].seconds, 1)
-        about["megabytes"] = round(made[0].megabytes)
-        return f"{made[0].megabytes:.0f} MB" + ("" if made[0].seconds else ", was there")
-
-    if not checks.run("install", installed):
-        return checks.done, about
-    with MAKING:
-        world = HarnessWorld(name, pin, [one.program.parent for one in made], model)
-        WORLDS.append(world)
-    try:
-        checks.run("version", lambda: version(world), "version.args", "version.verified")
-        if only in ("", "interactive"):
-            Interactive(world, checks).run()
-        if only == "live" or (only == "" and (everything or "live" in pin)):
-            checks.run("live check", lambda: live_check(world))
-        if only in ("", "runners"):
-            if world.word("noninteractive.work_dir_arg"):
-                checks.run("work-dir flag", lambda: work_dir(world, checks),
-                           "noninteractive.work_dir_arg")  # fmt: skip
-            for language in LANGUAGES:
-                Loop(world, checks, language).run()
-        if only == "story" or (only == "" and "story" in pin):
-            tell(name, pin, made, model, checks)
-    finally:
-        if os.environ.get("KEEP_WORLD"):
-            print(f"kept: {world.root}")
-        else:
-            world.close()
-    return checks.done, about
-
-
-def tell(
-    name: str, pin: dict[str, Any], made: list[Installed], model: ModelServer, checks: Checks
-) -> None:
-    """The story, in a world of its own: there everything that is left would be its own."""
-    with MAKING:
-        world = HarnessWorld(name, pin, [one.program.parent for one in made], model)
-        WORLDS.append(world)
-    try:
-        tell_story(world, checks)
-    finally:
-        world.close()
-
+# --- One CLI ------------------------------------------------------------------------------
 
 INSTALLING, MAKING = threading.Lock(), threading.Lock()
 WORLDS: list[HarnessWorld] = []
+
+
+class Examination:
+    """All checks of one CLI. Its runners have worlds of their own, and run beside the rest."""
+
+    def __init__(self, name: str, model: ModelServer, runners: ThreadPoolExecutor) -> None:
+        self.name = name
+        self.pin = pins()[name]
+        self.model = model
+        self.runners = runners
+        self.under_way: list[Future[list[Check]]] = []
+        self.made: list[Installed] = []
+        self.about: dict[str, Any] = {"version": self.pin["version"]}
+
+    def checks(self) -> Checks:
+        """An empty list of checks."""
+        return Checks(self.name, self.pin["version"])
+
+    def installed(self) -> str:
+        """Install the CLI, and the runtime that it needs."""
+        mapping = json.loads((HERE.parent / "examples" / f"harness-{self.name}.json").read_text())
+        if node_major() < self.pin["node"]:
+            with INSTALLING:
+                self.made.append(install("node", runtime_pin("node"), "node"))
+        made = install(self.name, self.pin, mapping["executable"])
+        self.made.insert(0, made)
+        self.about["install_seconds"] = round(made.seconds, 1)
+        self.about["megabytes"] = round(made.megabytes)
+        return f"{made.megabytes:.0f} MB" + ("" if made.seconds else ", was there")
+
+    def run(self, only: str, *, everything: bool) -> list[Check]:
+        """Every check; `everything` adds what the pins leave to a few."""
+        checks = self.checks()
+        if not checks.run("install", self.installed):
+            return checks.done
+        done = self.part(lambda world, found: self.steered(world, found, only))
+        if only == "live" or (only == "" and (everything or "live" in self.pin)):
+            done += self.part(
+                lambda world, found: found.run("live check", lambda: live_check(world))
+            )
+        if only == "story" or (only == "" and "story" in self.pin):
+            # There everything that is left would be its own.
+            done += self.part(tell_story)
+        return [*checks.done, *done, *(one for part in self.under_way for one in part.result())]
+
+    def part(
+        self, question: Callable[[HarnessWorld, Checks], Any], start_seconds: float = 0.0
+    ) -> list[Check]:
+        """Some checks in a world of their own; a fault of our own is a failed check.
+
+        `start_seconds` is how long a prompt takes to the model, where that is known.
+        """
+        checks = self.checks()
+        try:
+            with MAKING:
+                folders = [one.program.parent for one in self.made]
+                world = HarnessWorld(self.name, self.pin, folders, self.model)
+                WORLDS.append(world)
+            world.start_seconds = start_seconds or world.start_seconds
+            try:
+                question(world, checks)
+            finally:
+                if os.environ.get("KEEP_WORLD"):
+                    print(f"kept: {world.root}")
+                else:
+                    world.close()
+        except FAILURES:
+            text = traceback.format_exc()
+            checks.run("examination", lambda: pytest.fail(text, pytrace=False))
+        return checks.done
+
+    def steered(self, world: HarnessWorld, checks: Checks, only: str) -> None:
+        """Everything but the runners; they start when it is known how long a prompt takes."""
+        checks.run("version", lambda: version(world), "version.args", "version.verified")
+        interactive = Interactive(world, checks)
+        begun = only in ("", "interactive") and interactive.begin()
+        if only in ("", "runners"):
+            for language in LANGUAGES:
+                self.under_way.append(
+                    self.runners.submit(self.looped, language, world.start_seconds)
+                )
+        if begun:
+            interactive.go_on()
+        if only in ("", "runners") and world.word("noninteractive.work_dir_arg"):
+            checks.run("work-dir flag", lambda: work_dir(world, checks),
+                       "noninteractive.work_dir_arg")  # fmt: skip
+
+    def looped(self, language: str, start_seconds: float) -> list[Check]:
+        """A runner of one language."""
+        return self.part(lambda world, checks: Loop(world, checks, language).run(), start_seconds)
+
+
+def examine(
+    name: str, model: ModelServer, runners: ThreadPoolExecutor, only: str, *, everything: bool
+) -> tuple[list[Check], dict[str, Any]]:
+    """Install one CLI and make all checks: how they ended, and what the installation took."""
+    examination = Examination(name, model, runners)
+    return examination.run(only, everything=everything), examination.about
 
 
 def interrupted(number: int, frame: object) -> None:
@@ -662,20 +718,6 @@ def interrupted(number: int, frame: object) -> None:
     for world in WORLDS:
         world.close()
     os._exit(128 + number)
-
-
-def examined(
-    name: str, model: ModelServer, only: str, *, everything: bool
-) -> tuple[list[Check], dict[str, Any]]:
-    """`examine`; a fault of our own is a failed check, and costs the others nothing."""
-    try:
-        return examine(name, model, only, everything=everything)
-    except FAILURES:
-        version = pins()[name]["version"]
-        checks = Checks(name, version)
-        text = traceback.format_exc()
-        checks.run("examination", lambda: pytest.fail(text, pytrace=False))
-        return checks.done, {"version": version}
 
 
 def fields_of(name: str, done: list[Check]) -> dict[str, str]:
@@ -696,7 +738,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Prove the mappings on real agent CLIs.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="default: those marked as first")
     parser.add_argument("--all", action="store_true", help="every CLI of harnesses.json")
-    parser.add_argument("--jobs", type=int, default=2, help="CLIs at the same time (2)")
+    parser.add_argument("--jobs", type=int, default=3, help="CLIs at the same time (3)")
+    parser.add_argument("--runners", type=int, default=2, help="runners at the same time (2)")
     parser.add_argument("--only", choices=("interactive", "runners", "live", "story"), default="")
     parser.add_argument("--result", type=Path, default=RESULT, help="where the findings are kept")
     parser.add_argument("--keep", action="store_true", help="write the findings to the repository")
@@ -713,9 +756,13 @@ def main() -> int:
     begun = time.monotonic()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupted)
-    with ModelServer() as model, ThreadPoolExecutor(given.jobs) as pool:
+    with (
+        ModelServer() as model,
+        ThreadPoolExecutor(given.runners) as runners,
+        ThreadPoolExecutor(given.jobs) as pool,
+    ):
         futures = {
-            name: pool.submit(examined, name, model, given.only, everything=given.all)
+            name: pool.submit(examine, name, model, runners, given.only, everything=given.all)
             for name in names
         }
         found = {name: future.result() for name, future in futures.items()}
