@@ -14,6 +14,7 @@ import datetime
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
 import threading
@@ -35,7 +36,7 @@ from harness_installs import PLACE, Installed, install, node_major, pins, runtim
 from harness_story import Story, live_check  # noqa: E402
 from harness_world import INTEGRATE, KEY, RENDERER, HarnessWorld, Screen, prompt, report, told  # noqa: E402
 from model_server import ModelServer  # noqa: E402
-from world import Ran  # noqa: E402
+from world import CACHE, SAMPLE_AGENT, Ran  # noqa: E402
 
 RESULT = PLACE / "result.json"
 LANGUAGES = {"python": "py", "bash": "sh"}
@@ -653,7 +654,8 @@ class Examination:
             done += self.part(
                 lambda world, found: found.run("live check", lambda: live_check(world))
             )
-        if only == "story" or (only == "" and "story" in self.pin):
+        stories = (True, "all") if everything else (True,)
+        if only == "story" or (only == "" and self.pin.get("story") in stories):
             # There everything that is left would be its own.
             done += self.part(tell_story)
         return [*checks.done, *done, *(one for part in self.under_way for one in part.result())]
@@ -717,6 +719,8 @@ def interrupted(number: int, frame: object) -> None:
     """Leave nothing behind when the program is ended before its time."""
     for world in WORLDS:
         world.close()
+    for folder in (CACHE, SAMPLE_AGENT.parent):
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(128 + number)
 
 
