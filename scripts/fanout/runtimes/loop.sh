@@ -35,7 +35,7 @@ LC_ALL=C
 plan_sha256='' plan_run_name='' plan_repo=0 plan_base=0 plan_worktree_root=0 plan_max_parallel=2
 plan_one_at_once=0 plan_on_failure=continue plan_checks=- plan_changelog_file=- plan_setup_minutes=- plan_preflight=-
 plan_backups=- plan_postflight=- plan_rollback=-
-plan_part=() variable_name=() variable_value=() text=() mark=() digest=() command=() condition=()
+plan_parts='' plan_rows='' variable_name=() variable_value=() text=() mark=() digest=() command=() condition=()
 agent=() task_name=() task_prompt=() task_branch=() task_base=() task_owns=() task_depends=()
 task_when=() task_each=() task_setup=() task_verify=() task_agent=() task_changelog=()
 task_estimate=() task_order=() plan_pinned=''
@@ -1825,8 +1825,7 @@ read_settings() {
     case $dry_run in '' | 0) is_dry=0 ;; *) is_dry=1 ;; esac
     case $resume in '' | 0) is_resumed=0 ;; *) is_resumed=1 ;; esac
     max_parallel=$plan_max_parallel
-    printf -v part_lines '%s\n' ${plan_part[@]+"${plan_part[@]}"}
-    part_lines=${part_lines%"$newline"}
+    part_lines=$plan_parts
     between_parts="\",$newline  \""
     case $given_max_parallel in
     '') ;;
@@ -1916,12 +1915,15 @@ expand() {
     heed_pinned
     x_row=() x_item=() x_has_item=() x_slug=() x_name=() x_branch=() x_after=() x_marked=()
     group=() is_dynamic=0
-    for ((row = 0; row < ${#task_name[@]}; row++)); do
-        if [ "${task_each[row]}${mark[task_name[row]]-}${mark[task_branch[row]]-}" = - ]; then
-            group[row]=${#x_row[@]} x_row+=("$row") x_item+=('') x_has_item+=(0) x_slug+=('')
-            x_name+=("${text[task_name[row]]}") x_branch+=("${text[task_branch[row]]}")
-            continue
-        elif [ "${task_each[row]}" = - ]; then
+    if [ -n "$plan_rows" ]; then
+        # shellcheck disable=SC2206 # words
+        x_name=($plan_rows)
+        x_row=("${!x_name[@]}") group=("${!x_name[@]}") x_branch=("${x_name[@]#*:*:}")
+        x_name=("${x_name[@]%%:*}") x_branch=("${x_branch[@]%%:*}")
+        x_item=("${x_name[@]/*/}") x_slug=("${x_item[@]}") x_has_item=("${x_name[@]/*/0}")
+    fi
+    for ((row = ${#x_row[@]}; row < ${#task_name[@]}; row++)); do
+        if [ "${task_each[row]}" = - ]; then
             add_task "$row" 0 '' 0
             continue
         fi
@@ -1956,13 +1958,9 @@ expand() {
     x_json=(${x_base[@]+"${x_base[@]}"}) x_status=(${x_name[@]+"${x_name[@]/*/not-started}"})
     x_agent_started=(${x_free[@]+"${x_free[@]}"}) x_files=(${x_free[@]+"${x_free[@]}"})
     x_seconds=(${x_free[@]+"${x_free[@]}"}) x_left=(${x_free[@]+"${x_free[@]}"}) x_began=()
-    json_strings ${x_branch[@]+"${x_branch[@]}"}
-    x_branch_json=(${quoted[@]+"${quoted[@]}"})
-    json_strings ${x_worktree[@]+"${x_worktree[@]}"}
-    x_worktree_json=(${quoted[@]+"${quoted[@]}"})
     some_blank=1
     x_after=(${x_base[@]+"${x_base[@]}"})
-    are_all - ${task_depends[@]+"${task_depends[@]}"} || for ((number = 0; number < ${#x_row[@]}; number++)); do
+    are_none ${task_depends[@]+"${task_depends[@]}"} || for ((number = 0; number < ${#x_row[@]}; number++)); do
         row=${x_row[number]} after=''
         [ "${task_depends[row]}" != - ] || continue
         for row in ${task_depends[row]//,/ }; do
@@ -1989,7 +1987,7 @@ items_of=() items_known=()
 put_in_order() {
     local row other word before kind number last
     x_behind=(${x_base[@]+"${x_base[@]}"})
-    ! are_all - ${task_order[@]+"${task_order[@]}"} || return 0
+    ! are_none ${task_order[@]+"${task_order[@]}"} || return 0
     for ((row = 0; row < ${#task_order[@]}; row++)); do
         [ "${task_order[row]}" != - ] || continue
         for word in ${task_order[row]//,/ }; do
@@ -2039,12 +2037,16 @@ heed_pinned() {
     done
 }
 
-# Whether all words, without blanks in them, are the first one.
+# Whether all words are the first one.
 are_all() { # WORD WORD...
-    local one=" $1" words
+    local one=$1
     shift
-    words=" $*"
-    [ -z "${words//"$one"/}" ] || ((!$#))
+    [ "$*" = "${*/*/$one}" ]
+}
+
+# Whether all words are empty or "-".
+are_none() { # WORD...
+    case $* in *[!\ -]*) return 1 ;; esac
 }
 
 add_task() { # ROW HAS_ITEM ITEM POSITION
@@ -2194,6 +2196,7 @@ require_needed() { # NUMBER
 require_agents() {
     local number row word path given found=()
     for ((number = 0; number < ${#x_row[@]}; number++)); do
+        ((${#found[@]} < ${#agent[@]})) || break
         row=${x_row[number]}
         if [ -n "${found[task_agent[row]]-}" ] || ((!x_chosen[number])); then continue; fi
         use_task "$number"
@@ -2273,13 +2276,16 @@ records_failed() { # PATH
 trouble='' in_tasks=0
 
 save_gate() {
-    local made
+    local made sums IFS=$newline
+    # shellcheck disable=SC2206 # lines
+    sums=($part_lines)
+    IFS=$' \t\n'
     json_optional "$gate_reason"
     made="{$newline \"schema\": 1,$newline \"status\": \"$gate_status\",$newline \"reason\": $answer,"
     made+="$newline \"started_at\": \"$gate_started\","
     json_optional "$gate_ended"
     made+="$newline \"ended_at\": $answer,$newline \"plan_sha256\": \"$plan_sha256\","
-    printf -v answer ",$newline  \"%s\"" ${plan_part[@]+"${plan_part[@]}"}
+    printf -v answer ",$newline  \"%s\"" ${sums[@]+"${sums[@]}"}
     made+="$newline \"parts\": [${answer#,}$newline ],"
     json_list 1 ${preflight_json[@]+"${preflight_json[@]}"}
     made+="$newline \"preflight\": $answer,"
@@ -2341,7 +2347,7 @@ save_manifest() {
     if ((${#x_row[@]})); then
         ((!some_blank)) || fill_blank
         local IFS=''
-        rows="${x_json[*]}"
+        rows="${blank_rows:-${x_json[*]}}"
         IFS=$' \t\n'
         rows=${rows#,}
     fi
@@ -2351,32 +2357,58 @@ save_manifest() {
     write_file "$run_dir/manifest.json" "$made" || records_failed "$run_dir/manifest.json"
 }
 
-# Makes what the manifest says of tasks that have no record of their own, of all at once.
+# Makes what the manifest says of tasks that have no record of their own, of all at once. Before the
+# first one has a record it is kept as one text, `blank_rows`.
 fill_blank() {
-    local number place=0 blank=() words=() reason base rows
+    local number place=0 blank=() words=() branches worktrees reason base rows IFS=''
+    some_blank=0 blank_rows=''
+    blank_record
+    rows="${x_json[*]}${x_reason[*]}"
+    # Between words: it may stand in none of them.
+    IFS=$'\036'
+    if [ -n "$plan_rows" ] && [ -z "$rows" ] && are_all not-started "${x_status[@]}" &&
+        are_all "${x_base[0]}" "${x_base[@]}"; then
+        folder_format
+        r_name='%s%.0s' r_branch='"%s"' r_worktree="$answer%.0s" r_base=${x_base[0]}
+        make_record
+        as_row "$answer"
+        IFS=': '
+        # shellcheck disable=SC2059,SC2086 # the format is a record, words are split
+        printf -v blank_rows "$answer" $plan_rows
+        return
+    fi
+    json_strings "${x_branch[@]}"
+    branches=("${quoted[@]}")
+    json_strings "${x_worktree[@]}"
+    worktrees=("${quoted[@]}")
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         [ -z "${x_json[number]}" ] || continue
-        blank+=("$number")
-        reason=null base=${x_base[number]:+\"${x_base[number]}\"}
+        reason=null base=null
         [ -z "${x_reason[number]}" ] || { json_string "${x_reason[number]}" && reason=$answer; }
-        words+=("${x_name[number]}" "${x_status[number]}" "$reason" "${x_branch_json[number]}"
-            "${x_worktree_json[number]}" "${base:-null}")
+        [ -z "${x_base[number]}" ] || base=\"${x_base[number]}\"
+        blank+=("$number")
+        words+=("${x_name[number]}$IFS${x_status[number]}$IFS$reason$IFS${branches[number]}$IFS${worktrees[number]}$IFS$base")
     done
-    some_blank=0
     ((${#blank[@]})) || return 0
-    blank_record
     r_name=%s r_status=%s r_reason=%s r_branch=%s r_worktree=%s r_base=%s
     make_record
     answer=${answer/'"reason": "%s"'/'"reason": %s'}
     as_row "${answer/'"base": "%s"'/'"base": %s'}"
-    # The character between them may stand in no record.
-    # shellcheck disable=SC2059 # the format is a record
-    printf -v rows "$answer"'\036' "${words[@]}"
-    local IFS=$'\036'
+    # shellcheck disable=SC2048,SC2059,SC2086 # the format is a record, words are split
+    printf -v rows "$answer$IFS" ${words[*]}
     for base in $rows; do
         x_json[blank[place]]=$base
         place=$((place + 1))
     done
+}
+blank_rows=''
+
+# Answers what `printf` makes the JSON string of a task's worktree of, when it is given the last part.
+folder_format() {
+    json_string "$worktree_root/"
+    answer=${answer//"$backslash"/$backslash$backslash}
+    answer=${answer//%/%%}
+    answer=${answer%\"}%s\"
 }
 
 # Sets r_status and so on to the record of a task that was not started.
@@ -2387,8 +2419,10 @@ blank_record() {
 
 start_record() { # NUMBER
     blank_record
-    r_name=${x_name[$1]} r_branch=${x_branch_json[$1]} r_worktree=${x_worktree_json[$1]}
-    r_base=${x_base[$1]}
+    json_string "${x_branch[$1]}"
+    r_name=${x_name[$1]} r_branch=$answer r_base=${x_base[$1]}
+    json_string "${x_worktree[$1]}"
+    r_worktree=$answer
 }
 
 # Answers a task's record as JSON.
@@ -2423,6 +2457,7 @@ take_result() { # NUMBER RECORD
     as_row "$2"
     x_json[$1]=$answer
     get_all "$2" status status reason reason seconds seconds agent_started started
+    [ -z "$blank_rows" ] || some_blank=1
     x_status[$1]=$status x_reason[$1]=$reason x_seconds[$1]=$seconds
     x_agent_started[$1]=0 x_left[$1]=1
     [ "$started" != true ] || x_agent_started[$1]=1
@@ -2790,9 +2825,14 @@ find_bases() {
 
 # Demands it of the tasks that run for certain, which are `x_free` then, and finds all bases.
 require_free() { # REFS
-    local number row lost='' taken='' until=${#x_row[@]}
+    local number row is_new=0 lost='' taken='' until=${#x_row[@]}
     # Its record says the base from now on.
-    for ((number = 0; number < ${#x_row[@]}; number++)); do
+    if [ ! -e "$run_dir/tasks" ] && ((!${#only_words[@]})) && are_none ${task_when[@]+"${task_when[@]}"} &&
+        are_all not-started ${x_status[@]+"${x_status[@]}"}; then
+        x_json=(${x_name[@]+"${x_name[@]/*/}"}) x_free=(${x_name[@]+"${x_name[@]/*/1}"})
+        is_new=1
+    fi
+    for ((number = 0; number < ${#x_row[@]} && !is_new; number++)); do
         [ "${x_status[number]}" != not-started ] || x_json[number]=''
         row=${x_row[number]}
         [ "${task_when[row]}${x_chosen[number]}" != -1 ] ||
@@ -2919,10 +2959,24 @@ items_job() { # COMMAND LOG
     tell "over|$this_job|$outcome"
 }
 
-# Records the plan as it was resolved.
-write_plan() {
-    local number row made rows='' place id values='' owns after changelog known words=() patterns=()
-    make_folders && hash_prompts || return 1
+# Sets `rows` to the tasks as the recorded plan holds them.
+list_tasks() {
+    local number row id owns after changelog known made words=() patterns=() branches worktrees IFS=$IFS
+    if ((!${#prompt_digest[@]})) && [ -n "$plan_rows" ] && are_all "$base_commit" "${x_base[@]}" &&
+        are_none "${task_owns[@]}" "${task_changelog[@]}" "${task_estimate[@]}" "${x_after[@]}"; then
+        made='"name": "%s",N"number": %s,N"item": null,N"branch": "%s",N"worktree": TREE,N"base": "BASE",N"owns": [],N"depends_on": [],N"changelog": null,N"estimate_minutes": null,N"prompt_sha256": "%s"'
+        made=",$newline  {$newline   ${made//,N/,$newline   }$newline  }"
+        folder_format
+        made=${made/BASE/$base_commit}
+        IFS=': '
+        # shellcheck disable=SC2059,SC2086 # the format is a record, words are split
+        printf -v rows "${made/TREE/$answer}" $plan_rows
+        return
+    fi
+    json_strings ${x_branch[@]+"${x_branch[@]}"}
+    branches=(${quoted[@]+"${quoted[@]}"})
+    json_strings ${x_worktree[@]+"${x_worktree[@]}"}
+    worktrees=(${quoted[@]+"${quoted[@]}"})
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         row=${x_row[number]}
         owns='[]' after='[]' changelog=null answer=null
@@ -2943,13 +2997,21 @@ write_plan() {
             json_list 3 "$@"
             after=$answer
         fi
-        words+=("${x_name[number]}" "$row" "$known" "${x_branch_json[number]}"
-            "${x_worktree_json[number]}" "${x_base[number]}" "$owns" "$after" "$changelog"
-            "${task_estimate[row]/#-/null}" "${prompt_digest[number]:-${digest[task_prompt[row]]-}}")
+        words+=("${x_name[number]}" "$row" "$known" "${branches[number]}" "${worktrees[number]}"
+            "${x_base[number]}" "$owns" "$after" "$changelog" "${task_estimate[row]/#-/null}"
+            "${prompt_digest[number]:-${digest[task_prompt[row]]-}}")
     done
     made='"name": "%s",N"number": %s,N"item": %s,N"branch": %s,N"worktree": %s,N"base": "%s",N"owns": %s,N"depends_on": %s,N"changelog": %s,N"estimate_minutes": %s,N"prompt_sha256": "%s"'
+    rows=''
     # shellcheck disable=SC2059 # the format is a record
     ((!${#words[@]})) || printf -v rows ",$newline  {$newline   ${made//,N/,$newline   }$newline  }" "${words[@]}"
+}
+
+# Records the plan as it was resolved.
+write_plan() {
+    local made rows place id values=''
+    make_folders && hash_prompts || return 1
+    list_tasks
     rows=${rows#,}
     use_no_task
     json_string "$plan_run_name"
@@ -2994,6 +3056,7 @@ make_folders() {
 hash_prompts() {
     local number row asked=() files=() out place=0
     prompt_digest=()
+    case " $plan_rows " in '  ' | *:-\ *) ;; *) return ;; esac
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         row=${x_row[number]}
         [ -z "${digest[task_prompt[row]]-}" ] || continue
@@ -3900,7 +3963,11 @@ has_entry() { # NUMBER PATH
 # Prepares the order of tasks: `ready` are those that wait for none.
 order_tasks() {
     local number other
-    waiting=() dependants=() ready=()
+    waiting=() dependants=() ready=() next_ready=0
+    if are_none ${x_after[@]+"${x_after[@]}"} ${x_behind[@]+"${x_behind[@]}"}; then
+        ready=(${x_row[@]+"${!x_row[@]}"})
+        return
+    fi
     for ((number = 0; number < ${#x_row[@]}; number++)); do
         [ -n "${x_after[number]}${x_behind[number]}" ] || { ready+=("$number") && continue; }
         waiting[number]=0
@@ -3910,7 +3977,6 @@ order_tasks() {
         done
         ((waiting[number])) || ready+=("$number")
     done
-    next_ready=0
 }
 
 # Makes ready what has waited for a task, each at its place in the plan's order.
@@ -3932,7 +3998,7 @@ run_tasks() {
     order_tasks
     running=0 no_more=''
     for ((number = 0; number < ${#x_row[@]}; number++)); do
-        [ "$plan_on_failure" = stop ] || break
+        if [ "$plan_on_failure" != stop ] || are_all not-started "${x_status[@]}"; then break; fi
         [ "${x_status[number]}" != not-started ] || continue
         if stands "$number" && ! is_well "$number"; then
             is_in_rerun "$number" || no_more='an earlier task failed'
@@ -3977,6 +4043,7 @@ begin_task() { # NUMBER
     r_status=running r_started=$answer
     ((!x_agent_started[$1])) || r_agent_started=true
     make_record
+    [ -z "$blank_rows" ] || some_blank=1
     x_status[$1]=running x_began[$1]=$now
     as_row "$answer"
     x_json[$1]=$answer
