@@ -1355,10 +1355,11 @@ boot_id=''
 # held. Claims of processes that are gone do not count. Once held it looks again: of two that did
 # not see each other, both withdraw and begin anew.
 claim() { # THING...
-    local folder=$common/agent-workers/locks/runs token lines until
+    local folder=$common/agent-workers/locks/runs token lines wanted until
     make_folder "$folder" || die 1 "cannot make $folder"
     process_start "$my_pid"
     printf -v lines 'claim %s\n' "$@"
+    printf -v wanted '%s\n' '' "$@"
     lines="host $host${newline}pid $my_pid${newline}started $answer$newline$lines"
     clock
     until=$((now + 5000000))
@@ -1366,7 +1367,7 @@ claim() { # THING...
         token=$my_pid-$RANDOM$RANDOM$RANDOM
         write_file "$folder/$token.claiming" "$lines" || die 1 "cannot write to $folder"
         my_claims+=("$folder/$token.claiming")
-        while find_rival "$folder" "$@"; do
+        while find_rival "$folder"; do
             rival="another runner ($rival_who) works on the $rival_thing"
             clock
             if [ "${rival_name%.held}" != "$rival_name" ] ||
@@ -1379,7 +1380,7 @@ claim() { # THING...
         mv -f -- "$folder/$token.claiming" "$folder/$token.held" ||
             die 1 "cannot write to $folder"
         my_claims[${#my_claims[@]}-1]=$folder/$token.held
-        if ! find_rival "$folder" "$@" || [ "${rival_name%.held}" = "$rival_name" ]; then
+        if ! find_rival "$folder" || [ "${rival_name%.held}" = "$rival_name" ]; then
             return 0
         fi
         rm -f -- "$folder/$token.held"
@@ -1389,12 +1390,10 @@ claim() { # THING...
 my_claims=()
 my_pid=$$
 
-# Finds a living claim on one of the things, a held one if there is one. A claim that another
+# Finds a living claim on one of the `wanted` things, a held one if there is one. A claim that another
 # process renames meanwhile is seen at its old name or at its new one: those come last.
-find_rival() { # FOLDER THING...
-    local folder=$1 wanted file line owner started shared pid found=0
-    shift
-    printf -v wanted '%s\n' '' "$@"
+find_rival() { # FOLDER
+    local folder=$1 file line owner started shared pid found=0
     set +f
     set -- "$folder"/*.claiming
     set -- "$@" "$folder"/*.held
@@ -3046,9 +3045,9 @@ write_plan() {
 # Makes the folders of all tasks.
 make_folders() {
     local place
-    for ((place = 0; place < ${#x_name[@]}; place += 500)); do
-        set -- "${x_name[@]:place:500}"
-        mkdir -p -- "${@/#/$run_dir/tasks/}" || return 1
+    for ((place = 0; place < ${#x_name[@]}; place += 1000)); do
+        # Below a folder of its own the system looks up less of each path.
+        (cd -- "$run_dir" && set -- "${x_name[@]:place:1000}" && exec mkdir -p -- "${@/#/tasks/}") || return 1
     done
 }
 
