@@ -503,8 +503,9 @@ def save_manifest(run: Run) -> None:
         "ended_at": run.ended_at, "preflight": run.gate.get("preflight", []),
         "backups": run.gate.get("backups", []), "tasks": [], "postflight": run.postflight,
     }  # fmt: skip
+    fill_blank([task for task in run.tasks if not task.row and not task.result])
     for task in run.tasks:
-        task.row = task.row or row_of(to_json(task.result or blank_result(task)))
+        task.row = task.row or row_of(to_json(task.result))
     text = to_json(head)
     if run.tasks:
         rows = ",\n  ".join([task.row for task in run.tasks])
@@ -515,6 +516,18 @@ def save_manifest(run: Run) -> None:
 def row_of(text: str) -> str:
     """A task's record as it stands in the manifest."""
     return text.replace('\n "schema": 1,', "", 1).replace("\n", "\n  ")
+
+
+def fill_blank(tasks: list[Task]) -> None:
+    """Make the rows of tasks that have no record: all at once, since a plan may have many."""
+    if not tasks:
+        return
+    found = [word for t in tasks for word in (t.name, t.branch, t.worktree, t.base or None)]
+    words = encoded(found, "\n")[1:-1].split("\n")
+    places = dict.fromkeys(("name", "branch", "worktree", "base"), "%s")
+    form = row_of(to_json({**blank_result(tasks[0]), **places})).replace('"%s"', "%s")
+    for place, task in enumerate(tasks):
+        task.row = form % tuple(words[4 * place : 4 * place + 4])
 
 
 def blank_result(task: Task) -> dict[str, Any]:
@@ -1294,11 +1307,16 @@ def agent_values(run: Run, task: Task, prompt_file: str) -> dict[str, str]:
     }
 
 
+def agent_program(run: Run, task: Task) -> str:
+    """The program of a task's agent; one that stands in a folder counts from the repository."""
+    program = fill(task.plan["agent"]["cli"], task.values)
+    return os.path.join(run.root, program) if "/" in program else program
+
+
 def agent_argv(run: Run, task: Task, prompt: str, prompt_file: str) -> list[str]:
     """The argument list of a task's agent."""
     agent = task.plan["agent"]
-    program = fill(agent["cli"], task.values)
-    argv = [os.path.join(run.root, program) if "/" in program else program]
+    argv = [agent_program(run, task)]
     values = agent_values(run, task, prompt_file)
     argv += [fill(word, values) for word in agent["args"]]
     argv += with_flag(fill(agent["work_dir_arg"], task.values), task.worktree, bare=False)
@@ -1322,7 +1340,7 @@ def require_agents(run: Run) -> None:
         when = task.plan["when"]
         if not task.chosen or (when and foreseen(when, task.values, run.root) is False):
             continue
-        program = agent_argv(run, task, "", "")[0]
+        program = agent_program(run, task)
         agent, env = task.plan["agent"], task.plan["agent"]["env"]
         for name in agent["needs"]:
             if not (fill(env[name], task.values) if name in env else run.environ.get(name)):
