@@ -885,6 +885,8 @@ def test_a_changed_value_of_a_gate_that_failed_is_given_in_the_environment(runne
     runner.plan(**plan, variables={"A": "bad", "B": "x"})
     runner.ends(3)
     runner.plan(**plan, variables={"A": "good", "B": "y"})
+    report = (runner.repo / ".worker-runs" / "r1" / "REPORT.md").read_text()
+    assert "Resume; a value that was wrong is given beside it, as PLAN_NAME=VALUE" in report
     told = runner.ends(0, "status").out
     assert "\nthe gate refused: preflight preflight-01: exit code 1\n" in told
     error = runner.refused(3, RESUME="1")

@@ -2544,7 +2544,10 @@ def next_commands(run: Run) -> list[tuple[str, list[str]]]:
         logs = f"LOG_ROOT={quoted(os.path.abspath(place))} " if place else ""
         runner = quoted(os.path.abspath(sys.argv[0]))
         start = f"cd {quoted(os.getcwd())} && RESUME=1"
-        found.append(("Resume", [f"{start} RUN_ID={run.id} {logs}{runner}"]))
+        title = "Resume"
+        if run.plan["variables"] and run.gate.get("status") != "passed":
+            title += "; a value that was wrong is given beside it, as PLAN_NAME=VALUE"
+        found.append((title, [f"{start} RUN_ID={run.id} {logs}{runner}"]))
         again = ",".join(t.name for t in run.tasks if stands(run, t) and not is_well(t))
         if again:
             command = f"{start} RERUN={again} RUN_ID={run.id} {logs}{runner}"

@@ -4313,7 +4313,7 @@ condition_in_bash() { # CONDITION
 # Sets `next_titles` and `next_blocks`: what a person does next, as commands to paste.
 next_commands() {
     local number review='' commit='' merge='' clean='' at_root tree name logs=''
-    local where approve='' good='' lacking='' head before behind
+    local where approve='' good='' lacking='' head before behind resume_title
     # shellcheck disable=SC2016 # for the reader's shell
     local program='python3 "$SKILL_DIR/scripts/integrate_workers.py"'
     next_titles=() next_blocks=() again=''
@@ -4367,7 +4367,11 @@ next_commands() {
         tree=$answer
         absolute "$0" "$PWD"
         quote_word "$answer"
-        add_next Resume "cd $tree && RESUME=1 RUN_ID=$run_id $logs$answer"
+        case $gate_status:${#variable_name[@]} in
+        passed:* | *:0) resume_title=Resume ;;
+        *) resume_title='Resume; a value that was wrong is given beside it, as PLAN_NAME=VALUE' ;;
+        esac
+        add_next "$resume_title" "cd $tree && RESUME=1 RUN_ID=$run_id $logs$answer"
         add_next "Start agents again, after a look at their worktrees" \
             "${again:+cd $tree && RESUME=1 RERUN=$again RUN_ID=$run_id $logs$answer}"
         ;;
