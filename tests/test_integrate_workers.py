@@ -397,6 +397,31 @@ def failed(world: World) -> Iterator[Runner]:
     all_have_ended(world)
 
 
+def test_a_report_of_a_run_names_the_tasks_that_left_nothing(merges: Merges) -> None:
+    runner = Runner(merges.world, "python")
+    prompt = 'echo 1 > a.txt && git add -A . && git commit -q -m "work"\n'
+    runner.plan(
+        task("a", prompt),
+        task("b", prompt, when="exit 127"),
+        task("c", prompt, depends_on=["b"]),
+        task("d", prompt, when="exit 1"),
+    )
+    runner.ends(1)
+    run = ["--run", f".worker-runs/{runner.run_id}"]
+    commit = merges.git("rev-parse", runner.tasks()["a"]["branch"])
+    merges.ok("approve", "a", "--commit", commit, *run)
+    merges.ok("merge", "a", "--no-changelog-needed", "a=none", *run)
+    data = merges.ok("report", *run)
+    assert [row["name"] for row in data["complete"]] == ["a"]
+    assert [row["name"] for row in data["missing"]] == ["b", "c"]
+    assert [(row["name"], row["code"]) for row in data["blocked"]] == [
+        ("b", "not-done"), ("c", "not-done"),
+    ]  # fmt: skip
+    text = merges.call("report", *run, as_json=False).out
+    assert "- state: not all work is merged" in text
+    all_have_ended(merges.world)
+
+
 def test_a_review_tells_of_a_failed_task_whose_checks_passed(
     merges: Merges, failed: Runner
 ) -> None:

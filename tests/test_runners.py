@@ -880,6 +880,13 @@ def test_only_later_steps_of_a_plan_may_change(runner: Runner) -> None:
         runner.ends(0, "status")
 
 
+def test_a_dry_run_refuses_the_names_that_a_run_refuses(runner: Runner) -> None:
+    runner.plan(task("t{V}", CHANGE, branch="{V}0"), variables={"V": "v"})
+    for value in ("a b", "../x", "a..b"):
+        for dry in ("1", ""):
+            assert "is no name for a" in runner.refused(2, PLAN_V=value, DRY_RUN=dry)
+
+
 def test_a_changed_value_of_a_gate_that_failed_is_given_in_the_environment(runner: Runner) -> None:
     plan: dict[str, Any] = {"preflight": ['test "$PLAN_A" = good'], "tasks": [task("t", CHANGE)]}
     runner.plan(**plan, variables={"A": "bad", "B": "x"})

@@ -192,6 +192,16 @@ def of_run(repo: git.Repository, choice: Choice, heads: dict[str, str]) -> list[
     return found
 
 
+def unfinished_tasks(run: str, found: list[Candidate]) -> list[dict[str, str]]:
+    """The tasks of a run that did not end well and left no candidate, with what became of them."""
+    known = {candidate.name for candidate in found}
+    return [
+        {"name": task["name"], "what": ": ".join(filter(None, (task["status"], task["reason"])))}
+        for task in read_run(run, "manifest.json")["tasks"]
+        if task["name"] not in known and task["status"] not in ("passed", "skipped")
+    ]
+
+
 def run_checks(run: str) -> list[str]:
     """The checks on the combined work that the plan of a run names."""
     return [str(command) for command in read_run(run, "plan.json").get("checks", [])]

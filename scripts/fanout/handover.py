@@ -23,11 +23,6 @@ TITLE = "# Integration report"
 # Codes of work that is only not looked at yet; the others block.
 UNREVIEWED = frozenset(["unapproved", "approval-void"])
 AGAIN = "run the same `merge` or `undo` again, with its checks; it says what it closed"
-SOLVE = (
-    "let its agent solve that on its branch (`agent_workers.py send`, or `resume` once it has "
-    "ended): merge the branch, the side that a person chose, an entry to fit, commit; then review "
-    "and approve the new commit. Or reject it: its commits stay"
-)
 
 
 class Row(NamedTuple):
@@ -258,6 +253,29 @@ def is_accepted(candidate: Candidate) -> bool:
     return review is not None and review.verdict == "approved"
 
 
+def solve_text(kind: str, name: str) -> str:
+    """How a conflict is solved, of a `worker`, a `task` of a run or a plain `branch`."""
+    who = {
+        "worker": "let its agent (`agent_workers.py send`, or `resume` once it has ended)",
+        "task": f"let its agent (`RESUME=1 RERUN={name}`), or somebody,",
+    }.get(kind, "let whoever made it")
+    return (
+        f"{who} solve that on its branch: merge the branch, the side that a person chose, an entry "
+        "to fit, commit; then review and approve the new commit. Or reject it: its commits stay"
+    )
+
+
+def again_text(kind: str, name: str) -> str:
+    """What becomes of rejected work."""
+    return {
+        "worker": (
+            "have it done again (`agent_workers.py send` or `resume`), or give it up: "
+            "`agent_workers.py cleanup NAME --discard` saves it first"
+        ),
+        "task": f"have it done again: `RESUME=1 RERUN={name}`",
+    }.get(kind, "have it done again on that branch")
+
+
 def action_for(row: Row, words: list[str], command: Callable[..., str]) -> dict[str, Any] | None:
     """What to do about one candidate, or None where nothing is to be done by itself."""
     name = row.candidate.name
@@ -271,13 +289,13 @@ def action_for(row: Row, words: list[str], command: Callable[..., str]) -> dict[
         again = command("merge", *words, "--strategy", "cherry-pick")
         return next_action("merge", again, f"{name}: {row.why}")
     if row.code in ("conflict", "cannot-merge"):
-        why = f"{name} {row.why}; {SOLVE}"
+        why = f"{name} {row.why}; {solve_text(row.candidate.kind, name)}"
         return next_action("forecast", command("forecast", *words), why)
     if row.code in ("check-failed", "base-red"):
         return next_action("read-log", f"cat {quote(row.more['log'])}", f"{name}: {row.why}")
     if row.code == "rejected":
-        again = "have it done again (`agent_workers.py send` or `resume`), or clean it up by name"
-        return next_action("decide", None, f"{name}: {row.why}; {again}")
+        why = f"{name}: {row.why}; {again_text(row.candidate.kind, name)}"
+        return next_action("decide", None, why)
     if row.code == "no-changelog-entry":
         return next_action("decide", None, f"{name}: {row.why}: {entry_wanted(row.candidate)}")
     return next_action("decide", None, f"{name}: {row.why}")

@@ -401,9 +401,11 @@ def blocked_answer(
             words += ["--message-file", kept_message(repo, outcome.integration.id, wish)]
         actions.append(next_action("merge", own_command(repo, "merge", *words), why))
     if first["code"] in ("conflict", "cannot-merge"):
-        from fanout.handover import SOLVE
+        from fanout.handover import solve_text
 
-        actions.append(next_action("decide", None, f"{first['name']}: {SOLVE}"))
+        kind = "task" if choice.run else "branch" if choice.branches else "worker"
+        why = f"{first['name']}: {solve_text(kind, first['name'])}"
+        actions.append(next_action("decide", None, why))
     return Answer(
         "merge", plain_text("\n".join(lines)), data, ExitCode.BLOCKED, error, tuple(actions)
     )
@@ -503,7 +505,15 @@ def stock(
         more = into(options) if verb in ("forecast", "merge") else []
         return own_command(repo, verb, *words, *more)
 
-    return handover.to_json(taken), handover.next_actions(taken, choice, command), choice
+    data, actions = handover.to_json(taken), handover.next_actions(taken, choice, command)
+    if choice.run and not choice.names:
+        left = candidates.unfinished_tasks(choice.run, found)
+        data["missing"] += left
+        for row in left:
+            data["blocked"].append({"name": row["name"], "code": "not-done", "why": row["what"]})
+            why = f"{row['name']}: {row['what']}; {choice.run}/REPORT.md says how its run goes on"
+            actions += (next_action("decide", None, why),)
+    return data, actions, choice
 
 
 def original_branch(repo: Repository, found: list[Candidate], into_branch: str) -> str:

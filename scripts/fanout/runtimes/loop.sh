@@ -2075,7 +2075,10 @@ check_names() {
     local number twice
     ((${#x_marked[@]})) || return 0
     for number in "${x_marked[@]}"; do
-        ((!unknown_as_one || x_has_item[number])) || continue
+        # What a list that is not known yet will come to has no name yet.
+        if ((unknown_as_one && !x_has_item[number])) && [ "${task_each[x_row[number]]}" != - ]; then
+            continue
+        fi
         if ! is_name "${x_name[number]}"; then
             why="'${x_name[number]}' is no name for a task"
             return 1
