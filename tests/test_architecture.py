@@ -13,7 +13,7 @@ from world import SCRIPTS
 ROOMS = SCRIPTS / "fanout"
 # A room imports rooms of lower rows alone, so there can be no cycle. The rooms of cli/ stand above.
 LAYERS = [
-    {"edition", "errors", "fields", "keeping"},
+    {"edition", "errors", "fields"},
     {
         "coupling",
         "frontmatter",

@@ -11,7 +11,7 @@ import sys
 from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import SourceFileLoader
 from _imp import source_hash
-from marshal import loads
+from marshal import dumps, loads
 from types import CodeType
 
 PACKAGES = ("fanout", "fanout.cli", "fanout.runtimes")
@@ -77,10 +77,8 @@ class Loader(SourceFileLoader):
         except (OSError, ValueError, EOFError, TypeError):
             pass
         code = self.source_to_code(source, self.path)
-        if self.folder and fullname != "fanout.keeping":
-            from fanout.keeping import keep
-
-            keep(kept, head, code)
+        if self.folder:
+            store(kept, head + dumps(code))
         return code
 
 
@@ -91,6 +89,22 @@ def content_of(path: str) -> bytes:
         return os.read(descriptor, os.fstat(descriptor).st_size)
     finally:
         os.close(descriptor)
+
+
+def store(path: str, content: bytes) -> None:
+    """Put a compiled module into the cache, whole or not at all; no fault of the cache is told."""
+    # Only the first start of a version comes here.
+    import contextlib
+
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with contextlib.suppress(OSError):
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+            os.rename(temporary, path)
+        except OSError:
+            os.unlink(temporary)
 
 
 def cache_folder() -> str:
