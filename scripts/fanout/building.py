@@ -411,10 +411,23 @@ class Forecast(NamedTuple):
     empty: list[str]
 
 
-def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str) -> Forecast:
-    """Foresee each candidate, every pair and the order in which they are given."""
-    dirty = uncommitted(repo, found)
-    present = [c for c in found if c.head]
+class Meetings(NamedTuple):
+    """What merges of committed work come to: `targets` to `all_tried` are as in Forecast.
+
+    `changes` are the files that were read for it, by head and base.
+    """
+
+    targets: dict[str, Merged]
+    pairs: dict[tuple[str, str], Merged]
+    asked: Merged
+    reached: list[str]
+    order: list[str] | None
+    all_tried: bool
+    changes: dict[Side, Changes]
+
+
+def meet(repo: git.Repository, present: list[Candidate], tip: str) -> Meetings:
+    """Merge each candidate with the integration branch, every pair, and all in their order."""
     names = [c.name for c in present]
     # The integration branch has changes of its own since each base.
     wanted = {(head, c.base) for c in present for head in (c.head, tip)}
@@ -447,20 +460,29 @@ def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str
         (a.name, b.name): seen.get(two, Merged("clean"))
         for (a, b), two in zip(pairs, each, strict=True)
     }
-    for candidate in found:
-        if not candidate.head:
-            targets[candidate.name] = Merged("unknown", why="its branch is not there")
+    return Meetings(targets, two_by_two, chain, reached, order, all_tried, changes)
+
+
+def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str) -> Forecast:
+    """Foresee each candidate, every pair and the order in which they are given."""
+    dirty = uncommitted(repo, found)
+    present = [c for c in found if c.head]
+    seen = meet(repo, present, tip)
+    gone = Merged("unknown", why="its branch is not there")
     unsure = {name for name, paths in dirty.items() if paths}
     return Forecast(
         target=target,
         tip=tip,
-        targets={c.name: in_doubt(targets[c.name], {c.name} & unsure) for c in found},
-        pairs={pair: in_doubt(merged, set(pair) & unsure) for pair, merged in two_by_two.items()},
-        asked=in_doubt(chain, unsure),
-        reached=reached,
-        order=None if unsure else order or None,
-        all_tried=all_tried,
-        shared=shared_files(present, changes),
+        targets={
+            c.name: in_doubt(seen.targets[c.name] if c.head else gone, {c.name} & unsure)
+            for c in found
+        },
+        pairs={pair: in_doubt(one, set(pair) & unsure) for pair, one in seen.pairs.items()},
+        asked=in_doubt(seen.asked, unsure),
+        reached=seen.reached,
+        order=None if unsure else seen.order or None,
+        all_tried=seen.all_tried,
+        shared=shared_files(present, seen.changes),
         outside=out_of_scope(repo, present),
         uncommitted={name: paths for name, paths in dirty.items() if paths},
         empty=[c.name for c in present if c.head == c.base],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fanout import approvals, git, integrations, publishing, records
-from fanout.building import forecast
+from fanout.building import meet
 from fanout.candidates import Candidate, Choice
 from fanout.changelog import own_place
 from fanout.conventions import convention_of
@@ -55,6 +55,7 @@ class Report(NamedTuple):
     rows: list[Row]
     integrations: list[Integration]
     clashes: list[Clash]
+    unfinished: list[dict[str, str]]
     damaged: list[str]
     checkout_trouble: str
 
@@ -64,9 +65,13 @@ def take_stock(
     found: list[Candidate],
     target: str,
     wish: Wish,
+    unfinished: list[dict[str, str]],
     errors: list[SkillError],
 ) -> Report:
-    """Look at all candidates; changes nothing. `errors` are of records that cannot be read."""
+    """Look at all candidates; changes nothing.
+
+    `unfinished` are tasks that left no candidate, `errors` are of records that cannot be read.
+    """
     everything, damaged = integrations.load_all(repo.common_dir)
     targets = dict.fromkeys(c.target or target for c in found)
     tips = {ref: git.ref_commit(repo.common_dir, ref) or "" for ref in targets}
@@ -80,9 +85,12 @@ def take_stock(
     ]
     clashes: list[Clash] = []
     for ref, tip in tips.items():
-        able = {row.candidate.name for row in rows if row.state == "ready"}
-        able &= {c.name for c in found if (c.target or target) == ref}
-        rows, met = foresee(repo, rows, able, ref, tip, wishes[ref])
+        here = [row for row in rows if (row.candidate.target or target) == ref]
+        able = [row for row in here if row.state == "ready"]
+        stopped, met = foresee(repo, [row.candidate for row in able], tip, wishes[ref])
+        for row in able:
+            if row.candidate.name in stopped:
+                rows[rows.index(row)] = stopped_row(row, ref, stopped[row.candidate.name])
         clashes += met
     trouble = ""
     try:
@@ -95,42 +103,41 @@ def take_stock(
         rows=rows,
         integrations=everything,
         clashes=clashes,
+        unfinished=unfinished,
         damaged=[error.message for error in (*errors, *damaged)],
         checkout_trouble=trouble,
     )
 
 
 def foresee(
-    repo: git.Repository, rows: list[Row], able: set[str], target: str, tip: str, wish: Wish
-) -> tuple[list[Row], list[Clash]]:
-    """The rows, of which what conflicts with its branch is blocked, and who conflicts with whom."""
+    repo: git.Repository, able: list[Candidate], tip: str, wish: Wish
+) -> tuple[dict[str, tuple[str, ...]], list[Clash]]:
+    """By name the files in which work conflicts with its branch, and who conflicts with whom."""
     if not able:
-        return rows, []
-    seen = forecast(repo, [r.candidate for r in rows if r.candidate.name in able], target, tip)
+        return {}, []
+    seen = meet(repo, able, tip)
     # A merge takes entries out of a conflict in it.
     book = wish.recipe.convention.path if wish.recipe.convention.kind == "book" else ""
 
-    def meet(merged: Merged) -> tuple[str, ...]:
+    def files(merged: Merged) -> tuple[str, ...]:
         conflict = merged.outcome == "conflict"
         return tuple(path for path in merged.paths if path != book) if conflict else ()
 
-    short = target.removeprefix("refs/heads/")
-    stopped = {name: paths for name, one in seen.targets.items() if (paths := meet(one))}
-
-    def as_foreseen(row: Row) -> Row:
-        paths = stopped.get(row.candidate.name)
-        if paths is None:
-            return row
-        why = f"conflicts with {short}: {path_list(paths, 5)}"
-        more = {"paths": list(paths), "with": [short]}
-        return row._replace(state="blocked", code="conflict", why=why, more=more)
-
+    stopped = {name: paths for name, one in seen.targets.items() if (paths := files(one))}
     met = [
         Clash(pair, paths)
         for pair, one in seen.pairs.items()
-        if (paths := meet(one)) and stopped.keys().isdisjoint(pair)
+        if (paths := files(one)) and stopped.keys().isdisjoint(pair)
     ]
-    return [as_foreseen(row) for row in rows], met
+    return stopped, met
+
+
+def stopped_row(row: Row, target: str, paths: tuple[str, ...]) -> Row:
+    """A row that was ready, blocked by what it would conflict with."""
+    short = target.removeprefix("refs/heads/")
+    why = f"conflicts with {short}: {path_list(paths, 5)}"
+    more = {"paths": list(paths), "with": [short]}
+    return row._replace(state="blocked", code="conflict", why=why, more=more)
 
 
 def with_convention(repo: git.Repository, wish: Wish, tip: str, errors: list[SkillError]) -> Wish:
@@ -218,6 +225,9 @@ def next_actions(
     for words, names in merge_groups(able, choice):
         why = f"approved: {names}{choice.check_advice}"
         actions.append(next_action("merge", command("merge", *words), why))
+    for task in report.unfinished:
+        why = f"{task['name']}: {task['what']}; {choice.run}/REPORT.md says how its run goes on"
+        actions.append(next_action("decide", None, why))
     return tuple(actions)
 
 
@@ -337,6 +347,10 @@ def to_json(report: Report) -> dict[str, Any]:
             {"name": row.candidate.name, "code": row.code, "why": row.why, **row.more}
             for row in report.rows
             if row.state == "blocked"
+        ]
+        + [
+            {"name": task["name"], "code": "not-done", "why": task["what"]}
+            for task in report.unfinished
         ],
         "complete": [
             {
@@ -352,7 +366,8 @@ def to_json(report: Report) -> dict[str, Any]:
             {"name": row.candidate.name, "what": row.why or "approved, not merged yet"}
             for row in report.rows
             if row.state != "merged"
-        ],
+        ]
+        + report.unfinished,
         "checks": checks,
         "not_needed": {
             name: reason

@@ -499,21 +499,15 @@ def stock(
     target = original_branch(repo, found, options.into)
     if options.into:
         found = [candidate._replace(target=target) for candidate in found]
-    taken = handover.take_stock(repo, found, target, wish, damaged)
+    whole_run = bool(options.run and not options.names)
+    left = candidates.unfinished_tasks(options.run, found) if whole_run else []
+    taken = handover.take_stock(repo, found, target, wish, left, damaged)
 
     def command(verb: str, *words: str) -> str:
         more = into(options) if verb in ("forecast", "merge") else []
         return own_command(repo, verb, *words, *more)
 
-    data, actions = handover.to_json(taken), handover.next_actions(taken, choice, command)
-    if choice.run and not choice.names:
-        left = candidates.unfinished_tasks(choice.run, found)
-        data["missing"] += left
-        for row in left:
-            data["blocked"].append({"name": row["name"], "code": "not-done", "why": row["what"]})
-            why = f"{row['name']}: {row['what']}; {choice.run}/REPORT.md says how its run goes on"
-            actions += (next_action("decide", None, why),)
-    return data, actions, choice
+    return handover.to_json(taken), handover.next_actions(taken, choice, command), choice
 
 
 def original_branch(repo: Repository, found: list[Candidate], into_branch: str) -> str:
