@@ -101,7 +101,7 @@ def install_by_npm(folder: Path, pin: dict[str, Any]) -> None:
 
 def install_by_pip(folder: Path, pin: dict[str, Any]) -> None:
     """Install a package of PyPI in an environment of its own. Raises InstallError."""
-    uv = ["sh", str(ROOT / "tools" / "uv.sh")]
+    uv = ["sh", str(ROOT / "tools" / "dev.sh"), "uv"]
     spec = f"{pin['package']}=={pin['version']}"
     python = newer_python()
     demand([*uv, "venv", "--quiet", "--no-project", "--python", python, str(folder)], spec)

@@ -273,10 +273,19 @@ def schema_of(body: Json) -> Json | None:
 
 
 def steps_in(turns: tuple[Turn, ...], number: int) -> list[tuple[str, str]]:
-    """The steps that one message asks for, by directives or in plain words."""
+    """The steps that one message asks for, by directives or in plain words.
+
+    Some agents put a prompt that has no answer yet before the next one, in one message: then the
+    last lines of directives that stand together count.
+    """
     text = turns[number].text
-    found: list[tuple[str, str]] = STEP.findall(text)
-    # Some agents put a prompt that has no answer yet before the next one, in one message.
+    found: list[tuple[str, str]] = []
+    end = -1
+    for step in STEP.finditer(text):
+        if step.start() != end + 1:
+            found.clear()
+        found.append((step[1], step[2]))
+        end = step.end()
     asked = list(PLAIN.finditer(text))
     if found or not asked:
         return found

@@ -212,6 +212,23 @@ def test_a_title_pattern_decides_too(agent: Agent, target: Target) -> None:
     assert agent.typed_at - agent.born > 2
 
 
+def test_a_conversation_that_is_drawn_after_the_input_prompt_is_waited_for(
+    agent: Agent, target: Target
+) -> None:
+    """What is pasted while the history is drawn is lost (gemini)."""
+    whole = agent.screen
+
+    def screen() -> tuple[str, int]:
+        age = agent.clock.now - agent.born
+        return ("\n" * 30, 0) if age < 4.0 or 5.0 < age < 5.5 else whole()
+
+    agent.screen = screen
+    target = target._replace(harness=mapping(ready=["^> $"]), redraws=True)
+    assert deliver(target).delivered
+    # 1.2 s, since the start took 4 s; the first 1.0 s was not enough.
+    assert agent.typed_at - agent.born == pytest.approx(5.5 + 0.3 * 5.5, abs=0.2)
+
+
 def test_an_agent_that_is_never_ready_is_not_typed_to(agent: Agent, target: Target) -> None:
     outcome = deliver(target._replace(harness=mapping(ready="^never")), ready_timeout=5.0)
     assert not outcome.delivered
@@ -484,8 +501,34 @@ def test_a_half_drawn_screen_is_no_evidence(agent: Agent, target: Target) -> Non
     assert not submit(target).delivered
 
 
+@pytest.mark.parametrize("prompt", ["the task", "a task\nof\nfive\nlines\n"])
+@pytest.mark.parametrize("halves", [False, True])
+def test_a_conversation_that_is_drawn_anew_is_no_evidence(
+    halves: bool, prompt: str, agent: Agent, target: Target
+) -> None:
+    """After a resume it swallows an Enter, then draws the history and the box below it (gemini)."""
+    agent.lost_enters = 1
+    agent.inline = True
+    whole = agent.screen
+
+    def screen() -> tuple[str, int]:
+        since = agent.clock.now - agent.pressed[0][0] if agent.pressed else 0.0
+        if since < 0.3:
+            return whole()[0], 0
+        agent.transcript = [f"history {n}" for n in range(12)] + [*agent.submitted]
+        if since < 0.6:
+            return "\n".join(agent.transcript[:8] if halves else [""] * 30), 0
+        return whole()[0], 0
+
+    agent.screen = screen
+    outcome = submit(target._replace(harness=mapping(ready=["^ok$"])), prompt)
+    assert (outcome.delivered, outcome.evidence) == (True, "screen")
+    assert agent.submitted == [prompt]
+    assert len(agent.pressed) == 2
+
+
 def test_a_text_that_ends_in_a_blank_row_is_seen_to_leave() -> None:
-    shown = Shown("\n\n> one\n\nok", {2, 3}, set(), 3, "")
+    shown = Shown("\n\n> one\n\nok", {2, 3}, set(), 3, "", [])
     assert not is_taken(shown, "\n\n> one\n\nok", 3)
     assert not is_taken(shown, "\n\n> one\n\n\nok", 4)
     assert is_taken(shown, "\n\n> \nok", 2)
@@ -745,7 +788,7 @@ def test_an_unchanged_screen_is_never_evidence(
     rows = screen.split("\n")
     typed = rows[cursor] if cursor < len(rows) else ""
     for row in (typed, None):
-        assert not is_taken(Shown(screen, echo, noise, cursor, row), screen, cursor)
+        assert not is_taken(Shown(screen, echo, noise, cursor, row, []), screen, cursor)
 
 
 @given(screens, screens, st.integers(0, 6), st.integers(0, 6))
@@ -753,7 +796,7 @@ def test_rows_that_move_by_themselves_are_never_evidence(
     before: str, after: str, old: int, new: int
 ) -> None:
     noise = changed_rows(before, after)
-    assert not is_taken(Shown(before, {1, 2}, noise, old, None), after, new)
+    assert not is_taken(Shown(before, {1, 2}, noise, old, None, []), after, new)
 
 
 def test_an_excerpt_is_bounded_and_plain() -> None:

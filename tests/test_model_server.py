@@ -232,6 +232,9 @@ def test_the_steps_are_played_one_by_one(server: ModelServer) -> None:
     assert steps_left((said, call, call, result, Turn("user", "a reminder"))) == [("say", "z")]
     assert steps_left((said, call, result, call, Turn("user", "MODEL: hang"))) == [("hang", "")]
     assert steps_left((Turn("user", "as in `MODEL: hang`"),)) == []
+    unanswered = Turn("user", f"{script}\nThe last line.\nMODEL: shell ls\nMODEL: say x")
+    assert steps_left((unanswered,)) == [("shell", "ls")]
+    assert steps_left((unanswered, call, result)) == [("say", "x")]
 
 
 @pytest.mark.parametrize("protocol", PATHS)

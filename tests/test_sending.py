@@ -29,6 +29,7 @@ def test_the_text_stands_when_it_is_seen_or_its_rows_are_as_they_were_drawn() ->
     assert prompting.standing(kept(), "the text", TYPED) is True
     folded = "title\n\n> [Pasted text #1 +9 lines]\nidle"
     assert prompting.standing(kept(folded, (2,)), "anything", folded) is True
+    assert prompting.standing(kept(folded, (2,)), "anything", f"more\nof it\n{folded}") is True
 
 
 def test_rows_that_changed_after_enter_mean_that_it_was_taken() -> None:

@@ -23,6 +23,8 @@ STILL = 0.5
 DIALOG_STILL = 1.0
 # How long a dialog may stand on after its keys were pressed.
 ANSWER_WAIT = 5.0
+# How long the input prompt must stay where a conversation is to be drawn, as a part of the start.
+REDRAW = 0.3
 # How still the screen of a program without bracketed paste must be before it is typed to.
 PATIENCE = 3.0
 # Some programs swallow an Enter that follows a paste too closely (gemini: at once; 0.5 s is safe).
@@ -62,6 +64,7 @@ class Target(NamedTuple):
     `note` is told the screen before anything is typed, and then, before Enter, the screen with the
     text on it and the rows that show it: what must outlive a kill. `said` are the prompts that the
     agent was given before: its screen may repeat them. `answering` is there while it starts.
+    `redraws` says that it takes up an earlier conversation, and will draw that.
     """
 
     server: Server
@@ -72,6 +75,7 @@ class Target(NamedTuple):
     note: Callable[[str, str | None, list[int]], None]
     said: str = ""
     answering: Answering | None = None
+    redraws: bool = False
 
 
 class Answering:
@@ -188,14 +192,18 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
     With `ready` patterns, or else `idle` ones: one matches and none of `waiting` does. Without:
     something was printed, nothing looks busy, and the screen has been still for half a second. A
     program that has not asked for bracketed paste may only have printed a warning on its way up,
-    and what is typed before it reads keys is lost; so it gets more time.
+    and what is typed before it reads keys is lost; so it gets more time. One that takes up a
+    conversation may show its input prompt, then clear the screen for the history, and lose what
+    came in between (gemini): there the input prompt must stay, the longer the slower the start was.
     """
     harness = target.harness
     ready = harness.ready if harness.ready.patterns else harness.idle
-    deadline = time.monotonic() + timeout
+    begun = time.monotonic()
+    deadline = begun + timeout
     seen = ""
     dialog: str | None = None
-    since = dialog_since = time.monotonic()
+    ready_since: float | None = None
+    since = dialog_since = begun
     while True:
         look = yield
         moment = time.monotonic()
@@ -217,8 +225,14 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
             if moment - dialog_since >= DIALOG_STILL or moment >= deadline:
                 return Outcome(False, "", dialog, look.text)
         elif ready.patterns:
-            if ready.match(look.text, look.pane.title) is not None:
-                return None
+            if ready.match(look.text, look.pane.title) is None or not look.text.strip():
+                ready_since = None
+            elif ready_since is None:
+                ready_since = moment
+            if ready_since is not None:
+                stay = max(STILL, REDRAW * (ready_since - begun)) if target.redraws else 0.0
+                if moment - ready_since >= stay:
+                    return None
         elif harness.busy.match(look.text, look.pane.title) is not None:
             since = moment
         elif look.text.strip() and moment - since >= STILL:
@@ -283,9 +297,10 @@ def submit(target: Target, prompt: str) -> Delivery:
     # A row that does not stand still is no input line.
     shows_text = row != cursor_row(before) and time.monotonic() - row_since >= STILL / 2
     typed = row if shows_text else None
+    foot = foot_of(before.text, drawn, text)
     return (
         yield from press_enter(
-            target, look, drawn, echo, noise, events_size, typed, slow + lag, shown=shown
+            target, look, drawn, echo, noise, events_size, typed, slow + lag, foot=foot, shown=shown
         )
     )
 
@@ -300,18 +315,21 @@ def press_enter(
     typed: str | None = None,
     slow: float = 0.0,
     *,
+    foot: list[str],
     shown: bool = True,
 ) -> Delivery:
     """Press Enter until something shows that the text which stands on the screen was taken.
 
-    `typed` is the row with the cursor, where the text shows on it. Where the text was not `shown`
+    `typed` is the row with the cursor, where the text shows on it, and `foot` what the text ends
+    the screen with (see `foot_of`). Where the text was not `shown`
     the program may be slow to draw it, or have come up only since then and lost it: then what
     changes on the screen proves nothing, and its signs of work and its reports alone count.
     """
     harness = target.harness
     if look.pane is None:
         return Outcome(False, "", None, look.text, ended=True, typed=True)
-    text = Shown(drawn, echo, noise, look.pane.cursor_y, typed)
+    text = Shown(drawn, echo, noise, look.pane.cursor_y, typed, foot)
+    prompted = live_part(harness, look.text)[0]
     # Only a look that begins after the Enter proves something: the text itself may hold the words.
     was_busy = harness.busy.match(look.text, look.pane.title) is not None
     was_idle = harness.idle.match(look.text, look.pane.title) is not None
@@ -322,7 +340,7 @@ def press_enter(
             return Outcome(False, "", dialog, look.text, typed=True)
         target.server.press(target.pane, *harness.submit_keys)
         pressed = time.monotonic()
-        changed_before = False
+        changed_since: float | None = None
         patience = slow + (LAST_EVIDENCE if presses == ENTERS else EVIDENCE)
         while time.monotonic() - pressed < patience:
             look = yield
@@ -330,7 +348,7 @@ def press_enter(
                 return Outcome(True, "event", None, look.text, typed=True)
             if look.pane is None or look.pane.dead:
                 return Outcome(False, "", None, look.text, ended=True, typed=True)
-            live = live_part(harness, look.text)[1]
+            prompted_again, live = live_part(harness, look.text)
             known = known_dialog(harness, live, look.pane.title, target.said)
             if known is not None:
                 # A question of the start, drawn over an input line that was shown too early: what
@@ -342,11 +360,15 @@ def press_enter(
                 return Outcome(True, "idle", None, look.text, typed=True)
             if not shown:
                 continue
-            # Two looks in a row, since one may catch the screen half drawn.
-            changed = is_taken(text, look.text, look.pane.cursor_y, presses)
-            if changed and changed_before:
+            # Two looks in a row, since one may catch the screen half drawn; more of them where the
+            # input prompt is not there again: the program may be drawing it anew, text and all.
+            moment = time.monotonic()
+            if not is_taken(text, look.text, look.pane.cursor_y, presses):
+                changed_since = None
+            elif changed_since is None:
+                changed_since = moment
+            elif prompted_again or not prompted or moment - changed_since >= STILL:
                 return Outcome(True, "screen", None, look.text, typed=True)
-            changed_before = changed
     return Outcome(False, "", None, look.text, typed=True)
 
 
@@ -354,7 +376,8 @@ class Shown(NamedTuple):
     """A text on the screen before Enter.
 
     `echo` are the rows that show it, `noise` those that move by themselves, `cursor` the row with
-    the cursor, and `typed` what that one holds, where the text shows on it.
+    the cursor, `typed` what that one holds, where the text shows on it, and `foot` the rows that
+    hold something from the text's last one down (see `foot_of`).
     """
 
     screen: str
@@ -362,10 +385,13 @@ class Shown(NamedTuple):
     noise: set[int]
     cursor: int
     typed: str | None
+    foot: list[str]
 
 
 def is_taken(shown: Shown, screen: str, cursor: int, presses: int = 1) -> bool:
     """Whether a later screen shows that a text has left the input line."""
+    if not screen.strip() or stands(shown.foot, screen):
+        return False
     if shown.typed is not None:
         rows = screen.split("\n")
         return row_at(rows, cursor) != shown.typed and not is_in_box(
@@ -419,14 +445,42 @@ def reports_start(events: str, after: int) -> bool:
 
 def shows_paste(before: str, after: str, text: str) -> bool:
     """Whether a screen shows a text that was pasted: its first or last line, or a placeholder."""
+    return bool(paste_rows(before, after, text))
+
+
+def paste_rows(before: str, after: str, text: str) -> list[int]:
+    """The rows of a screen that show a text which was pasted, from the top."""
     lines = [line[:40] for line in map(squeezed, text.split("\n")) if line]
     rows = after.split("\n")
-    new = [rows[number] for number in changed_rows(before, after) if number < len(rows)]
+    new = sorted(number for number in changed_rows(before, after) if number < len(rows))
     if not lines:
-        return bool(new)
-    return any(re.search(PASTED, row) for row in new) or any(
-        end in squeezed(row) for row in new for end in (lines[0], lines[-1])
-    )
+        return new
+    return [
+        number for number in new
+        if re.search(PASTED, rows[number])
+        or any(end in squeezed(rows[number]) for end in (lines[0], lines[-1]))
+    ]  # fmt: skip
+
+
+def foot_of(before: str, drawn: str, text: str) -> list[str]:
+    """What a screen ends with from the lowest row that shows a pasted text, without empty rows."""
+    shown = paste_rows(before, drawn, text)
+    return filled_rows("\n".join(drawn.split("\n")[shown[-1] :])) if shown else []
+
+
+def stands(foot: list[str], screen: str) -> bool:
+    """Whether a text stands in its input box yet, wherever a program that redraws put the box.
+
+    It does while the text's last row is as far from the end as before. Without anything below it
+    that cannot be told.
+    """
+    rows = filled_rows(screen)
+    return 1 < len(foot) <= len(rows) and rows[-len(foot)] == foot[0]
+
+
+def filled_rows(screen: str) -> list[str]:
+    """The rows of a screen that hold something."""
+    return [row.rstrip() for row in screen.split("\n") if row.strip()]
 
 
 def squeezed(line: str) -> str:

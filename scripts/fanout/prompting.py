@@ -91,7 +91,8 @@ def standing(earlier: Sending, text: str, screen: str) -> bool | None:
             return False
         drawn = earlier.drawn.split("\n")
         same = [row < len(rows) and rows[row] == drawn[row] for row in earlier.echo]
-        return all(same) or shows_tail(text, rows)
+        foot = delivery.foot_of(earlier.before, earlier.drawn, text)
+        return all(same) or shows_tail(text, rows) or delivery.stands(foot, screen)
     if screen == earlier.before:
         return False
     return True if shows_tail(text, rows) else None
@@ -133,7 +134,7 @@ def settle_earlier(
                 "nothing was typed; send that text again to submit it, or clear it there: "
                 + worker.attach_command,
             )
-        outcome = drive(worker, submit_standing(common_dir, worker, earlier, screen))
+        outcome = drive(worker, submit_standing(common_dir, worker, earlier, text, screen))
         return record_outcome(common_dir, worker, earlier, outcome)._replace(again=True)
     if not was_shown(earlier, text):
         return None
@@ -145,7 +146,7 @@ def settle_earlier(
 
 
 def submit_standing(
-    common_dir: str, worker: Worker, earlier: Sending, screen: str
+    common_dir: str, worker: Worker, earlier: Sending, text: str, screen: str
 ) -> delivery.Delivery:
     """Press Enter for a text that stands in the input line already."""
     target = target_of(common_dir, worker, worker.harness, earlier)
@@ -155,7 +156,12 @@ def submit_standing(
     look = yield
     at_cursor = look.pane is not None and look.pane.cursor_y in echo
     typed = delivery.cursor_row(look) if at_cursor else None
-    return (yield from delivery.press_enter(target, look, look.text, echo, set(), size, typed))
+    foot = delivery.foot_of(earlier.before, screen, text)
+    return (
+        yield from delivery.press_enter(
+            target, look, look.text, echo, set(), size, typed, foot=foot
+        )
+    )
 
 
 # --- Sending --------------------------------------------------------------------------------
@@ -294,7 +300,9 @@ def resume(repo: git.Repository, name: str, prompt: str | None, settle: float) -
             common, name, "resumed", job=job, launch=worker.launch, opens=True, before=before,
             conversation="same" if same else "new",
         )  # fmt: skip
-        start = starting.Start(worker, mapping, text, job, settle, worker.ready_timeout, None)
+        start = starting.Start(
+            worker, mapping, text, job, settle, worker.ready_timeout, None, redraws=same
+        )
         started = starting.start_agents(repo, [start], {})[name]
         return conclude(common, started, job, same=same)
 

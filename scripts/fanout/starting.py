@@ -33,7 +33,10 @@ ONE_MESSAGE = 16_000
 
 
 class Start(NamedTuple):
-    """One agent to start. `deadline` is of time.monotonic, or None; the rest is in seconds."""
+    """One agent to start. `deadline` is of time.monotonic, or None; the rest is in seconds.
+
+    `redraws` says that it takes up an earlier conversation.
+    """
 
     worker: Worker
     harness: Harness
@@ -42,6 +45,7 @@ class Start(NamedTuple):
     settle: float
     ready_timeout: float
     deadline: float | None
+    redraws: bool = False
 
 
 class Started(NamedTuple):
@@ -242,6 +246,7 @@ def deliver(
                 start.harness,
                 Sending(start.worker.launch, start.job, start.job, False, "", None, []),
                 answering=answers[start.worker.name].answering if start.harness.dialogs else None,
+                redraws=start.redraws,
             ),
             start.prompt,
             ready_timeout=start.ready_timeout,
@@ -265,6 +270,8 @@ def target_of(
     mapping: Harness,
     sending: Sending,
     answering: delivery.Answering | None = None,
+    *,
+    redraws: bool = False,
 ) -> delivery.Target:
     """Where a worker's prompts go, and what is kept of one on its way."""
 
@@ -281,6 +288,7 @@ def target_of(
         note=note,
         said=life.prompts_given(common_dir, worker.name),
         answering=answering,
+        redraws=redraws,
     )
 
 
