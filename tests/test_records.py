@@ -187,6 +187,38 @@ def test_what_is_no_file_is_damaged_too(tmp_path: Path) -> None:
         read_json(str(tmp_path / "none"))
 
 
+def test_a_field_that_records_have_alike_is_held_once(tmp_path: Path) -> None:
+    class Shape(NamedTuple):
+        name: str
+        mapping: dict[str, Any]
+        pid: int
+
+    part = records.Common("mapping")
+
+    def read(name: str, text: str) -> Shape:
+        path = tmp_path / name
+        path.write_text(text)
+        return read_record(str(path), Shape, part)
+
+    def written(name: str, mapping: dict[str, Any]) -> str:
+        write_json(str(tmp_path / name), Shape(name, mapping, 1)._asdict())
+        return (tmp_path / name).read_text()
+
+    large = {"a": ['"mapping": {}, ', "ü"], "mapping": {"b": None}}
+    one, two = read("one", written("one", large)), read("two", written("two", large))
+    assert (one, two) == (Shape("one", large, 1), Shape("two", large, 1))
+    assert one.mapping is two.mapping
+    assert read("three", written("three", {**large, "c": 1})).mapping == {**large, "c": 1}
+    # Written in another way, or twice: as any reader of JSON would have it.
+    text = written("two", large)
+    assert read("two", json.dumps(json.loads(text), indent=1)).mapping == large
+    twice = text.replace('"pid": 1', '"pid": 1, "mapping": {"d": 2}')
+    assert read("two", twice).mapping == {"d": 2}
+    # The place in a damaged one is that in the file.
+    with pytest.raises(SkillError, match=f"byte {text.index('1}')}"):
+        read("two", text.replace('"pid": 1}', '"pid": }'))
+
+
 def test_the_types_of_fields_are_checked(tmp_path: Path) -> None:
     class Shape(NamedTuple):
         name: str

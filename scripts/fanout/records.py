@@ -167,7 +167,11 @@ def read_json(path: str) -> dict[str, Any]:
     Raises FileNotFoundError; SkillError `record-damaged`, which names the file and the place,
     when it does not hold one whole object of a known schema.
     """
-    content = read_regular(path)
+    return parse_json(path, read_regular(path))
+
+
+def parse_json(path: str, content: bytes) -> dict[str, Any]:
+    """The JSON object that a file holds. Raises SkillError `record-damaged`."""
     try:
         text = content.decode("utf-8")
         value: Any = json.loads(text)
@@ -186,24 +190,50 @@ def read_json(path: str) -> dict[str, Any]:
     return fields
 
 
-def read_record(path: str, kind: type[Kind]) -> Kind:
+class Common:
+    """A large field that many records have alike: it is parsed once, and held once."""
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+        self.start = f'"{field}": '.encode()
+        self.known: list[tuple[bytes, Any]] = []
+
+    def parse(self, path: str, content: bytes) -> dict[str, Any]:
+        """The JSON object that a file holds. Raises SkillError `record-damaged`."""
+        place = content.find(self.start)
+        for text, value in self.known:
+            # Quotes within a text are escaped: this can be nothing but the field.
+            if content.startswith(text, place):
+                with contextlib.suppress(SkillError):
+                    found = parse_json(path, content[:place] + content[place + len(text) :])
+                    if self.field not in found:
+                        found[self.field] = value
+                        return found
+        found = parse_json(path, content)
+        if self.field in found:
+            text = self.start + json.dumps(found[self.field]).encode() + b", "
+            if content.startswith(text, place):
+                self.known.append((text, found[self.field]))
+        return found
+
+
+def read_record(path: str, kind: type[Kind], common: Common | None = None) -> Kind:
     """A named tuple as its file holds it: exactly its fields, each of its annotation's type.
 
     Raises FileNotFoundError; SkillError `record-damaged`.
     """
-    value = read_json(path)
+    value = read_json(path) if common is None else common.parse(path, read_regular(path))
     del value["schema"]
     forms = FORMS.get(kind)
     if forms is None:
         forms = FORMS[kind] = forms_of(kind)
-    values: list[Any] = []
-    for name, types, items, wanted in forms:
-        if name not in value:
-            raise damaged(path, f"the field {name!r} is missing")
-        found = value[name]
-        if type(found) not in types or (found and items is not None and not holds(found, items)):
+    try:
+        values = [value[form[0]] for form in forms]
+    except KeyError as error:
+        raise damaged(path, f"the field {error.args[0]!r} is missing") from None
+    for found, (name, types, items, wanted) in zip(values, forms, strict=True):
+        if type(found) not in types or (items is not None and found and not holds(found, items)):
             raise damaged(path, f"the field {name!r} is not of the type {wanted}")
-        values.append(found)
     if len(value) > len(forms):
         name = next(name for name in value if name not in kind._fields)
         raise damaged(path, f"the field {name[:80]!r} is not known")

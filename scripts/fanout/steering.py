@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 
@@ -206,6 +207,7 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
         for worker in workers:
             logs[worker.name] = life.read_logs(common, worker)
             trees.advance()
+        learn_dialogs(workers)
         seen = looks.finish()
         ahead = count_ahead(
             common, [(w.base, heads[w.branch_ref]) for w in workers if w.branch_ref in heads]
@@ -231,6 +233,18 @@ def view_all(repo: git.Repository, workers: list[Worker], *, files: bool) -> lis
         count = ahead.get((worker.base, head)) if head else None
         views.append(View(worker, state, head, count, dirty.get(worker.name), job))
     return views
+
+
+def learn_dialogs(workers: list[Worker]) -> None:
+    """Check the mappings and compile their patterns while tmux is still at work.
+
+    What is wrong with one is told where it is needed.
+    """
+    from fanout.harness import dialog_on_screen
+
+    for worker in {id(worker.mapping): worker for worker in workers}.values():
+        with contextlib.suppress(SkillError):
+            dialog_on_screen(worker.harness, "-", "")
 
 
 def tree_trouble(common_dir: str, worker: Worker) -> str:

@@ -386,10 +386,12 @@ def lines_of(text: str) -> list[str]:
 
 def script_of(commands: tuple[list[str], ...]) -> str:
     """A file with a sequence of commands."""
-    from tempfile import mkstemp
-
     text = " ; ".join(" ".join(map(conf_quoted, command)) for command in commands) + "\n"
-    descriptor, path = mkstemp(prefix="agent-workers-", suffix=".conf")
+    # What `tempfile` imports takes as long as some hundred of the commands.
+    folder = os.environ.get("TMPDIR", "")
+    folder = os.path.realpath(folder if os.path.isdir(folder) else "/tmp")
+    path = f"{folder}/agent-workers-{os.getpid()}-{os.urandom(6).hex()}.conf"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(os.fsencode(text))
     return path

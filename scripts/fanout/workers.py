@@ -30,7 +30,8 @@ TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z"
 RESERVED = frozenset(["opens", "before", "launch", "exit_code", "by"])
 SAFE_LETTERS = records.LETTERS | frozenset("_@%+=:,./-")
 PARSED: list[tuple[dict[str, Any], Harness]] = []
-MAPPINGS: list[dict[str, Any]] = []
+# Most of a record is its mapping, and most workers have the same.
+MAPPINGS = records.Common("mapping")
 
 
 class Worker(NamedTuple):
@@ -150,20 +151,11 @@ def load(common_dir: str, name: str) -> Worker:
     records.require_name(name)
     path = record_file(common_dir, name)
     try:
-        worker = records.read_record(path, Worker)
+        worker = records.read_record(path, Worker, MAPPINGS)
     except FileNotFoundError:
         raise unknown_worker(common_dir, name) from None
     if worker.name != name:
         raise records.damaged(path, f"it is the record of {worker.name!r}")
-    return share_mapping(worker)
-
-
-def share_mapping(worker: Worker) -> Worker:
-    """The same worker with a mapping that all who have an equal one hold in common: it is large."""
-    for known in MAPPINGS:
-        if known == worker.mapping:
-            return worker._replace(mapping=known)
-    MAPPINGS.append(worker.mapping)
     return worker
 
 
@@ -660,15 +652,25 @@ class Job(NamedTuple):
 
 def job_of(events: list[Event], state: State) -> Job:
     """The newest job, as far as events and the process's end tell."""
-    newest = events[::-1]
-    opening = next((e for e in newest if e.data.get("opens")), None)
-    # A prompt is recorded as delivered when that is proved, often after the agent's first report.
-    telling = (e for e in newest if e.event != "delivered" or e.data.get("opens"))
-    last = next(telling, newest[0]).event if newest else None
+    opening = last = None
+    for event in reversed(events):
+        opens = event.data.get("opens")
+        # A prompt is recorded as delivered when that is proved, often after the first report.
+        if last is None and (opens or event.event != "delivered"):
+            last = event.event
+        if opens:
+            opening = event
+            break
     if opening is None:
+        last = last or (events[-1].event if events else None)
         return Job(None, "open", last, "", "", state.exit_code, False, {})
-    mine = [event for event in events if event.job == opening.job]
-    end = next((event for event in mine if event.event in ENDINGS), None)
+    end = None
+    started = False
+    for event in events:
+        if event.job == opening.job:
+            started = started or event.event in records.REPORTS
+            if end is None and event.event in ENDINGS:
+                end = event
     word = ENDINGS[end.event] if end is not None else "open"
     said = str(end.data.get("message", "")) if end is not None else ""
     if word == "open" and state.word == "stopped":
@@ -681,7 +683,7 @@ def job_of(events: list[Event], state: State) -> Job:
         error=said if word == "failed" else "",
         message=said if word == "completed" else "",
         exit_code=state.exit_code,
-        started=any(event.event in records.REPORTS for event in mine),
+        started=started,
         before=opening.data.get("before") or {},
     )
 
