@@ -41,7 +41,7 @@ from world import CACHE, SAMPLE_AGENT, Ran  # noqa: E402
 RESULT = PLACE / "result.json"
 LANGUAGES = {"python": "py", "bash": "sh"}
 # How long an agent may take for a prompt of a few steps, in seconds; machines may be busy.
-PATIENCE = 300.0
+PATIENCE = 150.0
 # A time limit that is to be reached, beside some times the time that a prompt takes to the model:
 # there it must be, though others start at the same time.
 LIMIT = 15
@@ -737,11 +737,20 @@ def fields_of(name: str, done: list[Check]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def failed_in(path: Path) -> list[str]:
+    """The CLIs of which a check failed, by the findings of an earlier run; none without one."""
+    if not path.exists():
+        return []
+    found: dict[str, dict[str, Any]] = json.loads(path.read_bytes())["harnesses"]
+    return [name for name, row in found.items() if not all(c["ok"] for c in row["checks"])]
+
+
 def main() -> int:
     """Examine the CLIs that were named."""
     parser = argparse.ArgumentParser(description="Prove the mappings on real agent CLIs.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="default: those marked as first")
     parser.add_argument("--all", action="store_true", help="every CLI of harnesses.json")
+    parser.add_argument("--failed", action="store_true", help="those with a failure last time")
     parser.add_argument("--jobs", type=int, default=3, help="CLIs at the same time (3)")
     parser.add_argument("--runners", type=int, default=2, help="runners at the same time (2)")
     parser.add_argument("--only", choices=("interactive", "runners", "live", "story"), default="")
@@ -754,6 +763,8 @@ def main() -> int:
         return 0
     known = pins()
     names = given.names or [n for n, pin in known.items() if given.all or pin.get("first")]
+    if given.failed:
+        names = failed_in(given.result) or names
     wrong = [name for name in names if name not in known]
     if wrong:
         parser.error(f"unknown: {', '.join(wrong)}; known: {', '.join(known)}")

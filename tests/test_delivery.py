@@ -212,21 +212,47 @@ def test_a_title_pattern_decides_too(agent: Agent, target: Target) -> None:
     assert agent.typed_at - agent.born > 2
 
 
+@pytest.mark.parametrize("remembers", [False, True])
 def test_a_conversation_that_is_drawn_after_the_input_prompt_is_waited_for(
-    agent: Agent, target: Target
+    remembers: bool, agent: Agent, target: Target
 ) -> None:
     """What is pasted while the history is drawn is lost (gemini)."""
     whole = agent.screen
 
     def screen() -> tuple[str, int]:
         age = agent.clock.now - agent.born
-        return ("\n" * 30, 0) if age < 4.0 or 5.0 < age < 5.5 else whole()
+        if age < 8.0:
+            shown = [row for row in whole()[0].split("\n") if row not in agent.transcript]
+            return ("\n".join(shown) if 5.0 < age < 6.0 else "\n" * 30), 0
+        return ("\n" * 30, 0) if age < 8.5 else whole()
 
     agent.screen = screen
+    target = target._replace(harness=mapping(ready=["^> $"]), redraws=True, said="an earlier one")
+    if remembers:
+        agent.transcript = ["> an earlier one", "done"]
+    assert deliver(target, "a new prompt").delivered
+    # For 1.0 s it was there, and that was not enough.
+    stayed = delivery.STILL if remembers else delivery.REDRAW_PART * 8.5
+    assert agent.typed_at - agent.born == pytest.approx(8.5 + stayed, abs=0.2)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_text_that_is_lost_with_its_input_line_is_not_called_taken(
+    lost: bool, agent: Agent, target: Target
+) -> None:
+    """It was typed before the history was drawn, and that came with an empty line (gemini)."""
+    press = agent.press
+
+    def swallow(pane: str, *keys: str) -> None:
+        press(pane, *keys)
+        agent.transcript = ["> an earlier one", "done", *([] if lost else agent.transcript[1:])]
+        agent.input = ""
+
+    agent.press = swallow
+    agent.lost_enters = delivery.ENTERS if lost else 0
     target = target._replace(harness=mapping(ready=["^> $"]), redraws=True)
-    assert deliver(target).delivered
-    # 1.2 s, since the start took 4 s; the first 1.0 s was not enough.
-    assert agent.typed_at - agent.born == pytest.approx(5.5 + 0.3 * 5.5, abs=0.2)
+    target = target._replace(said="an earlier one\na prompt of now")
+    assert submit(target, "a prompt of now").delivered is not lost
 
 
 def test_an_agent_that_is_never_ready_is_not_typed_to(agent: Agent, target: Target) -> None:

@@ -23,8 +23,10 @@ STILL = 0.5
 DIALOG_STILL = 1.0
 # How long a dialog may stand on after its keys were pressed.
 ANSWER_WAIT = 5.0
-# How long the input prompt must stay where a conversation is to be drawn, as a part of the start.
-REDRAW = 0.3
+# How long the input prompt must stay where a conversation is to be drawn and none is seen: in
+# seconds, and as a part of the start.
+REDRAW = 3.0
+REDRAW_PART = 0.5
 # How still the screen of a program without bracketed paste must be before it is typed to.
 PATIENCE = 3.0
 # Some programs swallow an Enter that follows a paste too closely (gemini: at once; 0.5 s is safe).
@@ -43,6 +45,9 @@ ENTERS = 3
 # A terminal in line mode drops what is longer (macOS 1024, Linux 4096 bytes).
 LINE_LIMIT = 1000
 
+# The lines of prompts that are looked for on a screen, and how many letters make one telling.
+LAST_LINES = 400
+TELLING = 8
 # What stands in the input line in place of a long text.
 PASTED = r"(?i)pasted|\[paste\b"
 # What boxes and rules are drawn with: it says nothing in an excerpt.
@@ -194,7 +199,8 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
     program that has not asked for bracketed paste may only have printed a warning on its way up,
     and what is typed before it reads keys is lost; so it gets more time. One that takes up a
     conversation may show its input prompt, then clear the screen for the history, and lose what
-    came in between (gemini): there the input prompt must stay, the longer the slower the start was.
+    came in between (gemini): there an earlier prompt must be seen, or the input prompt must stay,
+    the longer the slower the start was.
     """
     harness = target.harness
     ready = harness.ready if harness.ready.patterns else harness.idle
@@ -230,7 +236,11 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
             elif ready_since is None:
                 ready_since = moment
             if ready_since is not None:
-                stay = max(STILL, REDRAW * (ready_since - begun)) if target.redraws else 0.0
+                stay = 0.0
+                if target.redraws:
+                    seen_again = shows_line_of(lines_of(target.said), look.text)
+                    part = REDRAW_PART * (ready_since - begun)
+                    stay = STILL if seen_again else max(REDRAW, part)
                 if moment - ready_since >= stay:
                     return None
         elif harness.busy.match(look.text, look.pane.title) is not None:
@@ -257,6 +267,7 @@ def submit(target: Target, prompt: str) -> Delivery:
     if not is_alive(before):
         return Outcome(False, "", None, before.text, ended=True)
     events_size = size_of(target.events)
+    own = own_lines(prompt, target.said) if target.redraws else []
     text = pasteable(prompt, target.log)
     slow = len(text) / SLOW_BYTES
     target = target._replace(said=f"{target.said}\n{prompt}")
@@ -300,7 +311,17 @@ def submit(target: Target, prompt: str) -> Delivery:
     foot = foot_of(before.text, drawn, text)
     return (
         yield from press_enter(
-            target, look, drawn, echo, noise, events_size, typed, slow + lag, foot=foot, shown=shown
+            target,
+            look,
+            drawn,
+            echo,
+            noise,
+            events_size,
+            typed,
+            slow + lag,
+            foot=foot,
+            own=own,
+            shown=shown,
         )
     )
 
@@ -316,6 +337,7 @@ def press_enter(
     slow: float = 0.0,
     *,
     foot: list[str],
+    own: list[str] | None = None,
     shown: bool = True,
 ) -> Delivery:
     """Press Enter until something shows that the text which stands on the screen was taken.
@@ -323,7 +345,9 @@ def press_enter(
     `typed` is the row with the cursor, where the text shows on it, and `foot` what the text ends
     the screen with (see `foot_of`). Where the text was not `shown`
     the program may be slow to draw it, or have come up only since then and lost it: then what
-    changes on the screen proves nothing, and its signs of work and its reports alone count.
+    changes on the screen proves nothing, and its signs of work and its reports alone count. Where
+    a program draws an earlier conversation anew, a text may be lost with the input line: then one
+    of its `own` lines must be seen in the conversation, or what stands for a long text there.
     """
     harness = target.harness
     if look.pane is None:
@@ -367,6 +391,8 @@ def press_enter(
                 changed_since = None
             elif changed_since is None:
                 changed_since = moment
+            elif own and not shows_line_of(own, look.text) and not re.search(PASTED, look.text):
+                continue
             elif prompted_again or not prompted or moment - changed_since >= STILL:
                 return Outcome(True, "screen", None, look.text, typed=True)
     return Outcome(False, "", None, look.text, typed=True)
@@ -481,6 +507,27 @@ def stands(foot: list[str], screen: str) -> bool:
 def filled_rows(screen: str) -> list[str]:
     """The rows of a screen that hold something."""
     return [row.rstrip() for row in screen.split("\n") if row.strip()]
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text by which it is known on a screen: the newest ones, cut and squeezed."""
+    lines = [squeezed(line)[:40] for line in text.split("\n")[-LAST_LINES:]]
+    return [line for line in lines if len(line) >= TELLING]
+
+
+def own_lines(prompt: str, said: str) -> list[str]:
+    """The lines of a prompt that no other of the prompts has which an agent was `said`.
+
+    It may be among those already, once.
+    """
+    mine, known = lines_of(prompt), lines_of(said)
+    return [line for line in mine if known.count(line) <= mine.count(line)]
+
+
+def shows_line_of(lines: list[str], screen: str) -> bool:
+    """Whether a screen shows one of these lines."""
+    text = "\n".join(map(squeezed, screen.split("\n")))
+    return any(line in text for line in lines)
 
 
 def squeezed(line: str) -> str:
