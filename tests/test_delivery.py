@@ -203,6 +203,21 @@ def test_a_ready_pattern_decides_alone(rule: str, agent: Agent, target: Target) 
     assert 3 <= agent.typed_at - agent.born < 3.2
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_where_no_sign_of_idleness_comes_a_still_screen_is_enough(
+    busy: bool, agent: Agent, target: Target
+) -> None:
+    """Resumed, Claude Code sets its title only with the first prompt."""
+    agent.status = "working" if busy else "ok"
+    target = target._replace(harness=mapping(idle="title:^idle$", busy="^working$"))
+    assert deliver(target, ready_timeout=10.0).delivered is not busy
+    if not busy:
+        stayed = agent.typed_at - agent.born
+        assert stayed == pytest.approx(delivery.PATIENCE, abs=0.2)
+    target = target._replace(harness=mapping(ready="title:^idle$"))
+    assert not deliver(target, ready_timeout=10.0).delivered
+
+
 def test_a_title_pattern_decides_too(agent: Agent, target: Target) -> None:
     def tick(age: float) -> None:
         agent.title = "Ready" if age > 2 else "Loading"

@@ -27,7 +27,8 @@ ANSWER_WAIT = 5.0
 # seconds, and as a part of the start.
 REDRAW = 3.0
 REDRAW_PART = 0.5
-# How still the screen of a program without bracketed paste must be before it is typed to.
+# How still the screen of a program without bracketed paste, or without a sign that it is known to
+# give, must be before it is typed to.
 PATIENCE = 3.0
 # Some programs swallow an Enter that follows a paste too closely (gemini: at once; 0.5 s is safe).
 PASTE_PAUSE = 0.5
@@ -231,17 +232,16 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
             if moment - dialog_since >= DIALOG_STILL or moment >= deadline:
                 return Outcome(False, "", dialog, look.text)
         elif ready.patterns:
-            if ready.match(look.text, look.pane.title) is None or not look.text.strip():
+            if look.text.strip() and ready.match(look.text, look.pane.title) is not None:
+                ready_since = ready_since or moment
+                if moment - ready_since >= staying(target, look.text, ready_since - begun):
+                    return None
+            else:
                 ready_since = None
-            elif ready_since is None:
-                ready_since = moment
-            if ready_since is not None:
-                stay = 0.0
-                if target.redraws:
-                    seen_again = shows_line_of(lines_of(target.said), look.text)
-                    part = REDRAW_PART * (ready_since - begun)
-                    stay = STILL if seen_again else max(REDRAW, part)
-                if moment - ready_since >= stay:
+                quiet = harness.busy.match(look.text, look.pane.title) is None
+                quiet = quiet and look.text.strip() and moment - since >= PATIENCE
+                if quiet and not harness.ready.patterns:
+                    # Its sign of idleness may come only after the first prompt (claude, resumed).
                     return None
         elif harness.busy.match(look.text, look.pane.title) is not None:
             since = moment
@@ -251,6 +251,15 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
                 return None
         if moment >= deadline:
             return Outcome(False, "", None, look.text)
+
+
+def staying(target: Target, text: str, start: float) -> float:
+    """For how many seconds an input prompt must stay that came `start` seconds after the start."""
+    if not target.redraws:
+        return 0.0
+    if shows_line_of(lines_of(target.said), text):
+        return STILL
+    return max(REDRAW, REDRAW_PART * start)
 
 
 def submit(target: Target, prompt: str) -> Delivery:
