@@ -463,6 +463,11 @@ class Loop:
         )  # fmt: skip
         assert rendered.code == 0, rendered.err
         program = {"python": sys.executable, "bash": "bash"}[self.language]
+        if "alone" in world.pin:
+            # By its mapping it must be started alone in a home that it does not know.
+            first = [str(world.root / "bin" / world.harness.executable), *world.pin["alone"]]
+            ready = world.start_and_wait(first, world.env, world.repo, PATIENCE)
+            assert ready.code == 0, told(ready)
         env = {**world.env, "RUN_ID": self.run_id}
         ran = world.start_and_wait([program, str(runner)], env, world.repo, 1200)
         folder = world.repo / ".worker-runs" / self.run_id / "tasks"
