@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fanout import workers as life
 from fanout.cli import integrate_workers
 from fanout.errors import MEANINGS
 from merge_world import ENTRIES, INTEGRATE, Merges, commit_on, merges, on_main, write
@@ -290,6 +291,39 @@ def test_the_tasks_of_a_run_are_forecast_approved_merged_and_undone(
     (action,) = ran.json["next_actions"]
     assert "--branch" in action["command"]
     assert merges.ends(2, "merge", "nobody", *run).error["code"] == "unknown-task"
+
+
+def test_what_is_not_known_to_be_done_is_noted(merges: Merges, finished: Runner) -> None:
+    """A failed task may be merged, and a worker be approved early, but not unnoticed."""
+    run = ["--run", f".worker-runs/{finished.run_id}"]
+    manifest = merges.repo / run[1] / "manifest.json"
+    value = json.loads(manifest.read_bytes())
+    value["tasks"][1] |= {"status": "failed", "reason": "its verify failed"}
+    manifest.write_text(json.dumps(value))
+    seen: list[list[str]] = []
+    for name in ("a", "b"):
+        tip = merges.git("rev-parse", f"refs/heads/{finished.tasks()[name]['branch']}")
+        seen.append(merges.ok("approve", name, "--commit", tip, *run)["notes"])
+    note = "the run says of its task 'b': failed: its verify failed"
+    assert seen == [[], [note]]
+    assert note in merges.ok("merge", "a", "b", *run)["notes"]
+    merges.work("w", {"w.txt": "w\n"})
+    tip = merges.git("rev-parse", "refs/heads/w")
+    assert merges.ok("approve", "w", "--commit", tip)["notes"] == []
+    life.record_event(str(merges.repo / ".git"), "w", "delivered", job="0001", opens=True)
+    (note,) = merges.ok("approve", "w", "--commit", tip)["notes"]
+    assert "the job 0001 of 'w' is open" in note
+
+
+def test_a_branch_that_is_gone_makes_the_order_unknown(merges: Merges) -> None:
+    for name in ("one", "two"):
+        merges.work(name, {f"{name}.txt": "x\n"})
+    merges.git("worktree", "remove", "--force", str(merges.world.tree("two")))
+    merges.git("branch", "-q", "-D", "two")
+    seen = merges.ok("forecast", "one", "two")
+    assert seen["asked"]["outcome"] == "unknown"
+    assert "two" in seen["asked"]["why"]
+    assert seen["order"] is None
 
 
 def test_a_run_that_is_none_or_of_another_repository_is_refused(merges: Merges) -> None:

@@ -470,6 +470,10 @@ def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str
     seen = meet(repo, present, tip)
     gone = Merged("unknown", why="its branch is not there")
     unsure = {name for name, paths in dirty.items() if paths}
+    asked = in_doubt(seen.asked, unsure)
+    absent = [c.name for c in found if not c.head]
+    if asked.outcome == "clean" and absent:
+        asked = Merged("unknown", why=f"the branch is not there: {', '.join(absent)}")
     return Forecast(
         target=target,
         tip=tip,
@@ -478,9 +482,9 @@ def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str
             for c in found
         },
         pairs={pair: in_doubt(one, set(pair) & unsure) for pair, one in seen.pairs.items()},
-        asked=in_doubt(seen.asked, unsure),
+        asked=asked,
         reached=seen.reached,
-        order=None if unsure else seen.order or None,
+        order=None if unsure or absent else seen.order or None,
         all_tried=seen.all_tried,
         shared=shared_files(present, seen.changes),
         outside=out_of_scope(repo, present),

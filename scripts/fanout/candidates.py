@@ -196,10 +196,34 @@ def unfinished_tasks(run: str, found: list[Candidate]) -> list[dict[str, str]]:
     """The tasks of a run that did not end well and left no candidate, with what became of them."""
     known = {candidate.name for candidate in found}
     return [
-        {"name": task["name"], "what": ": ".join(filter(None, (task["status"], task["reason"])))}
+        {"name": task["name"], "what": how_it_ended(task)}
         for task in read_run(run, "manifest.json")["tasks"]
         if task["name"] not in known and task["status"] not in ("passed", "skipped")
     ]
+
+
+def how_it_ended(task: dict[str, Any]) -> str:
+    """What a run says of a task: its status, and why."""
+    return ": ".join(filter(None, (task["status"], task.get("reason"))))
+
+
+def not_done(repo: git.Repository, run: str, found: list[Candidate]) -> list[str]:
+    """What speaks against taking candidates for done: an open job, or how their task ended."""
+    tasks: list[dict[str, Any]] = read_run(run, "manifest.json")["tasks"] if run else []
+    ends = {task["name"]: how_it_ended(task) for task in tasks if task["status"] != "passed"}
+    notes: list[str] = []
+    for candidate in found:
+        if candidate.kind == "worker":
+            worker = life.load(repo.common_dir, candidate.name)
+            job = life.open_job(life.read_events(repo.common_dir, worker))
+            if job is not None:
+                notes.append(
+                    f"the job {job} of {candidate.name!r} is open; "
+                    "a commit from now on voids an approval"
+                )
+        elif candidate.name in ends:
+            notes.append(f"the run says of its task {candidate.name!r}: {ends[candidate.name]}")
+    return notes
 
 
 def run_checks(run: str) -> list[str]:

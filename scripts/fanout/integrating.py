@@ -156,7 +156,9 @@ def require_ready(
         raise SkillError(
             first["code"] if len({row["code"] for row in blocked}) == 1 else "not-ready",
             f"{first['name']}: {first['why']}{more}",
-            "see data.blocked; nothing was begun",
+            "\n".join(
+                [*(f"{row['name']}: {row['why']}" for row in blocked[1:6]), "nothing was begun"]
+            ),
             exit_code=ExitCode.REFUSED,
             data={"blocked": blocked, "merged": [], "checks": []},
         )

@@ -207,7 +207,7 @@ def outcome_text(row: dict[str, Any]) -> str:
 def merge(repo: Repository, options: argparse.Namespace) -> Answer:
     """`merge`: what was merged, or what blocks it."""
     from fanout import integrating
-    from fanout.candidates import target_of
+    from fanout.candidates import not_done, target_of
 
     choice, found = one_or_more(repo, options)
     target = target_of(repo, found, options.into)
@@ -221,6 +221,7 @@ def merge(repo: Repository, options: argparse.Namespace) -> Answer:
         error.data = {"blocked": [row], **error.data}
         error.next_actions = refusal_actions(repo, options, choice, found, error)
         raise
+    outcome = outcome._replace(notes=[*outcome.notes, *not_done(repo, choice.run, found)])
     for note in outcome.notes:
         say(f"note: {note}")
     return merge_answer(repo, options, choice, wish, outcome)

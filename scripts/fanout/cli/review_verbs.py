@@ -329,8 +329,10 @@ def read_message(file: str) -> str:
 def approve(repo: Repository, options: argparse.Namespace) -> Answer:
     """`approve`: the verdict that was recorded."""
     from fanout import approvals
+    from fanout.candidates import not_done
 
     choice, candidate = only_one(repo, options)
+    notes = not_done(repo, choice.run, [candidate])
     approval = approvals.approve(
         repo,
         choice,
@@ -340,6 +342,8 @@ def approve(repo: Repository, options: argparse.Namespace) -> Answer:
         note=options.note,
         allowed=allowed_paths(options.allowances),
     )
+    for note in notes:
+        say(f"note: {note}")
     lines = [verdict_line(approval)]
     lines += [
         f"  outside   {path_text(row['path'])}: {row['reason']}" for row in approval.out_of_scope
@@ -348,7 +352,8 @@ def approve(repo: Repository, options: argparse.Namespace) -> Answer:
     merge = own_command(repo, "merge", *choice.words([candidate.name]))
     why = f"build and check the work of {candidate.name}{choice.check_advice}"
     actions = (next_action("merge", merge, why),)
-    return Answer("approve", text, {"approval": approval.to_json()}, next_actions=actions)
+    data = {"approval": approval.to_json(), "notes": notes}
+    return Answer("approve", text, data, next_actions=actions)
 
 
 def reject(repo: Repository, options: argparse.Namespace) -> Answer:
