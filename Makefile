@@ -17,6 +17,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UV := sh tools/dev.sh uv
 RUN := $(UV) run --frozen
+# A folder for one recipe; a shell that a signal ends runs no EXIT trap by itself.
+SCRATCH := place=$$(mktemp -d) && trap 'rm -rf "$$place"' EXIT && \
+	trap 'exit 130' INT && trap 'exit 143' TERM
 
 .NOTPARALLEL:
 .PHONY: help demo bench fire test test-long test-poster test-installs test-harnesses test-harnesses-all \
@@ -72,30 +75,30 @@ style: need-python ## ruff check and ruff format --check
 types: need-python ## pyright and ty; pyright over a rendered runner too
 	@$(RUN) pyright
 	@$(RUN) ty check
-	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
-	echo '{"typeCheckingMode": "strict", "pythonVersion": "3.11"}' >"$$folder/pyrightconfig.json" && \
+	@$(SCRATCH) && \
+	echo '{"typeCheckingMode": "strict", "pythonVersion": "3.11"}' >"$$place/pyrightconfig.json" && \
 	"$(PYTHON)" scripts/render_worker_loop.py --config examples/self-hosted-upgrade.json \
-	--language python --output "$$folder/run_agent_workers.py" --json >"$$folder/answer" && \
-	$(RUN) pyright --project "$$folder"
+	--language python --output "$$place/run_agent_workers.py" --json >"$$place/answer" && \
+	$(RUN) pyright --project "$$place"
 
 compile: need-python ## py_compile every Python file, leaving nothing behind
-	@cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
-	find $(CODE) -name '*.py' -exec env PYTHONPYCACHEPREFIX="$$cache" "$(PYTHON)" -m py_compile {} +
+	@$(SCRATCH) && \
+	find $(CODE) -name '*.py' -exec env PYTHONPYCACHEPREFIX="$$place" "$(PYTHON)" -m py_compile {} +
 
 shell: need-python ## shellcheck every shell script; what runners carry as it stands in one
-	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	@$(SCRATCH) && \
 	"$(PYTHON)" scripts/render_worker_loop.py --config examples/self-hosted-upgrade.json \
-	--language bash --output "$$folder/run-agent-workers.sh" --json >"$$folder/answer" && \
-	find $(CODE) "$$folder" -name '*.sh' ! -path '*/runtimes/*' \
+	--language bash --output "$$place/run-agent-workers.sh" --json >"$$place/answer" && \
+	find $(CODE) "$$place" -name '*.sh' ! -path '*/runtimes/*' \
 	-exec $(RUN) shellcheck .ci/run {} +
 
 # skillscheck takes every file for one that an agent reads: rooms, lock and picture are left out.
 skill: need ## three validators of skills, on a copy in a folder named like the skill
-	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && export PYTHONPATH=tests/offline && \
-	sh tools/dev.sh copy "$$copy/$(SKILL)" && $(RUN) agentskills validate "$$copy/$(SKILL)" && \
-	$(RUN) skillcheck --strict --config tests/skillcheck.toml "$$copy/$(SKILL)/SKILL.md" && \
-	cd "$$copy/$(SKILL)" && rm -rf scripts/fanout uv.lock poster && cd - >/dev/null && \
-	{ $(RUN) skillscheck --strict "$$copy/$(SKILL)" >"$$copy/answer" || { cat "$$copy/answer"; exit 1; }; }
+	@$(SCRATCH) && export PYTHONPATH=tests/offline && \
+	sh tools/dev.sh copy "$$place/$(SKILL)" && $(RUN) agentskills validate "$$place/$(SKILL)" && \
+	$(RUN) skillcheck --strict --config tests/skillcheck.toml "$$place/$(SKILL)/SKILL.md" && \
+	cd "$$place/$(SKILL)" && rm -rf scripts/fanout uv.lock poster && cd - >/dev/null && \
+	{ $(RUN) skillscheck --strict "$$place/$(SKILL)" >"$$place/answer" || { cat "$$place/answer"; exit 1; }; }
 
 poster: need-python ## make poster/screenshot.png of poster/index.html, in a headless Chromium
 	@"$(PYTHON)" -B tests/poster.py
