@@ -437,6 +437,11 @@ def test_a_repository_inside_is_not_saved_and_so_not_removed(world: World) -> No
     tree = world.quick("w1")
     inner = world.make_repo("repo.worktrees/w1/inner")
     (tree / "new.txt").write_text("mine\n")
+    for words in (["--dry-run"], []):
+        ran = world.run("cleanup", "w1", "--discard", *words)
+        assert ran.code == 3
+        assert "git submodule deinit`)" in ran.out + ran.err
+        assert ".removing" not in ran.out + ran.err
     (message,) = world.refusals("w1", "--discard", "--branch-delete")["rescue-failed"]
     assert "inner" in message
     assert world.git("log", "--format=%s", cwd=inner) == "first"

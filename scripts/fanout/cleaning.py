@@ -232,6 +232,11 @@ def examine_one(
         reasons.append(Stake("running", [f"{p.pid} {p.command}" for p in alive]))
     reasons += process_reasons(root, working, {p.pid for p in alive})
     reasons += tree_stakes(worker, root)
+    if reasons and choice.discard:
+        try:
+            takeback.require_savable(root)
+        except SkillError as error:
+            reasons.append(trouble(error))
     return case, reasons
 
 

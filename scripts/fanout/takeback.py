@@ -315,13 +315,7 @@ def save_tree(common_dir: str, root: str, name: str, commits: list[str]) -> tupl
     or not; only caches stay out and are returned. Raises SkillError `rescue-failed` when anything
     cannot be saved: then nothing may be removed.
     """
-    nested = worktrees.nested_repositories(root)
-    if nested:
-        raise SkillError(
-            "rescue-failed",
-            f"{', '.join(nested[:5])} in {root!r} is a repository of its own, not files to save: "
-            "push what it holds and move it away (a submodule: `git submodule deinit`)",
-        )
+    require_savable(root)
     files, left_out = files_to_save(root)
     before = look_of(root, files)
     scratch = os.path.join(records.home(common_dir), f"rescue-{records.new_id()}.index")
@@ -338,6 +332,17 @@ def save_tree(common_dir: str, root: str, name: str, commits: list[str]) -> tupl
             "rescue-failed", f"files in {root!r} changed while they were saved under {ref}"
         )
     return ref, left_out
+
+
+def require_savable(root: str) -> None:
+    """Demand a tree that holds files alone. Raises SkillError `rescue-failed`."""
+    nested = worktrees.nested_repositories(root)
+    if nested:
+        raise SkillError(
+            "rescue-failed",
+            f"{', '.join(nested[:5])}: a repository of its own, not files to save; push what it "
+            "holds and move it away (a submodule: `git submodule deinit`)",
+        )
 
 
 def save_commits(common_dir: str, name: str, commits: list[str]) -> str:

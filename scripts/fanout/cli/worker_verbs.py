@@ -679,7 +679,9 @@ def cleanup_text(result: Any, *, dry_run: bool) -> str:
         return "\n".join(lines)
     lines = [f"{result.name}: kept"]
     for reason in result.reasons:
-        shown = ", ".join(shorten(path, 120) for path in reason.paths[:5])
+        # One alone may be a sentence.
+        width = 400 if len(reason.paths) == 1 else 120
+        shown = ", ".join(shorten(path, width) for path in reason.paths[:5])
         more = f" and {len(reason.paths) - 5} more" if len(reason.paths) > 5 else ""
         lines.append(f"  {reason.code}: {shown}{more}")
     return "\n".join(lines)
