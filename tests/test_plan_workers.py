@@ -61,6 +61,16 @@ def own(name: str, *owns: str, minutes: float | None = 60, **fields: Any) -> dic
     return {"name": name, "owns": list(owns), **estimate, **fields}
 
 
+def test_a_person_reads_who_owns_what(world: World) -> None:
+    fill(world, {"src/a.py": "", "src/b.py": ""})
+    path = write(world, own("one", "src/**"), own("two"))
+    text = world.run_warm(
+        "plan_workers", ["check", path], cwd=world.repo, env=world.env, stdin=b"", seconds=60
+    ).out  # fmt: skip
+    assert "  one: src/** (2 files)\n" in text
+    assert "  two: everything (no `owns`)\n" in text
+
+
 # --- Valid ----------------------------------------------------------------------------------
 
 

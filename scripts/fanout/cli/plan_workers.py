@@ -113,8 +113,8 @@ def verdict_text(data: dict[str, Any]) -> str:
         lines.append(f"  {number}. {', '.join(wave[:SHOWN])}{more}")
     lines.append("who owns what:")
     for task in data["tasks"][:SHOWN]:
-        owns = ", ".join(task["owns"]) or "everything (no `owns`)"
-        lines.append(f"  {task['name']}: {owns} ({task['files']} files)")
+        owns = f"{', '.join(task['owns'])} ({task['files']} files)"
+        lines.append(f"  {task['name']}: {owns if task['owns'] else 'everything (no `owns`)'}")
         waits = [*task["depends_on"], *(row["task"] for row in task["not_beside"])]
         if waits:
             lines.append(f"    after {', '.join(dict.fromkeys(waits))}")
