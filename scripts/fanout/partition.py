@@ -21,6 +21,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+# A path inside of the repository, and a pattern of `owns`.
+INSIDE = r"^(?!/)(?!(?:[\s\S]*/)?\.\.(?:/|$(?!\n)))[^\u0000\ud800-\udfff]+$"
+OWNED = r"^(?:!|(?!!))" + INSIDE.removeprefix("^")
 FREE, ITEM = "\0", "\1"
 SPECIAL = frozenset("*?[\\\0\1")
 SLASH = 1 << ord("/")

@@ -15,6 +15,7 @@ from fanout import partition, templates
 from fanout.errors import SkillError, usage
 from fanout.fields import NamedTuple
 from fanout.harness import ARGUMENT_LIMIT, RUN_PLACEHOLDERS, read_mapping
+from fanout.partition import INSIDE, OWNED
 from fanout.records import is_name
 from fanout.runtimes.loop import slug
 
@@ -55,8 +56,6 @@ BRANCH = (
 )
 BRANCH_LIMIT = 200
 REVISION = r"^(?!-)[^\u0000\ud800-\udfff]+$"
-INSIDE = r"^(?!/)(?!(?:[\s\S]*/)?\.\.(?:/|$(?!\n)))[^\u0000\ud800-\udfff]+$"
-OWNED = r"^(?:!|(?!!))" + INSIDE.removeprefix("^")
 LOG_NAME = (
     r"^(?!(?:[Pp][Rr][Oo][Mm][Pp][Tt]\.[Mm][Dd]|[Rr][Ee][Ss][Uu][Ll][Tt]\.[Jj][Ss][Oo][Nn]"
     r"|[Ee][Vv][Ee][Nn][Tt][Ss]\.[Jj][Ss][Oo][Nn][Ll]"

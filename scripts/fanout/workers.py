@@ -575,8 +575,11 @@ def finish_caller_status(started: tuple[process.Running, list[str]]) -> worktree
     return worktrees.parse_status(process.finish(*started))
 
 
-def lacking(status: worktrees.Status, top: str, worktree: str) -> dict[str, Any]:
-    """What a new tree lacks compared with the caller's: counts and first paths by kind."""
+def lacking(status: worktrees.Status, top: str, worktree: str, stored: list[str]) -> dict[str, Any]:
+    """What a new tree lacks compared with the caller's: counts and first paths by kind.
+
+    `stored` are the files that Git LFS keeps (see `lfs_files`).
+    """
     ignored = [path for path in status.ignored if not worktrees.is_cache(top, path)]
     here = [path for path in ignored if not os.path.lexists(os.path.join(worktree, path))]
     groups = {
@@ -585,7 +588,7 @@ def lacking(status: worktrees.Status, top: str, worktree: str) -> dict[str, Any]
         ),
         "ignored": [path for path in here if not path.startswith(RUNS)],
         "submodules": missing_submodules(worktree),
-        "lfs_pointers": lfs_pointers(worktree),
+        "lfs_pointers": lfs_pointers(worktree, stored),
     }
     return {
         key: {"count": len(paths), "paths": paths[:20]} for key, paths in groups.items() if paths
@@ -603,11 +606,16 @@ def missing_submodules(worktree: str) -> list[str]:
     ]
 
 
-def lfs_pointers(worktree: str) -> list[str]:
-    """The files of a new tree that hold a Git LFS pointer instead of their content."""
+def lfs_files(worktree: str) -> list[str]:
+    """The files that Git LFS keeps, the same in all trees of one commit."""
     done = git.require_git(worktree, "ls-files", "-z", "--", ":(attr:filter=lfs)")
+    return list(filter(None, done.text.split("\0")))
+
+
+def lfs_pointers(worktree: str, stored: list[str]) -> list[str]:
+    """The files of a new tree that hold a Git LFS pointer instead of their content."""
     found: list[str] = []
-    for path in filter(None, done.text.split("\0")):
+    for path in stored:
         with contextlib.suppress(OSError), open(os.path.join(worktree, path), "rb") as file:
             if file.read(40).startswith(b"version https://git-lfs.github.com/spec"):
                 found.append(path)

@@ -79,11 +79,12 @@ def spawn(question: Question, options: argparse.Namespace) -> Answer:
     status = life.finish_caller_status(caller)
     rows: list[dict[str, Any]] = []
     texts: list[str] = []
+    stored: dict[str, list[str]] = {}
     for result in results:
         worker = None
         if result.worker is not None:
             worker = worker_json(result)
-            worker["lacks"] = lacks_of(repo, status, result.worker.worktree)
+            worker["lacks"] = lacks_of(repo, status, result.worker, stored)
             texts.append(worker_text(result, worker["lacks"]))
         error = result.error.to_json() if result.error else None
         rows.append(
@@ -109,14 +110,21 @@ def spawn(question: Question, options: argparse.Namespace) -> Answer:
     )
 
 
-def lacks_of(repo: Repository, status: Status, worktree: str) -> dict[str, Any]:
-    """What a new tree lacks; a question that cannot be answered is no fault of the spawn."""
-    from fanout.workers import lacking
+def lacks_of(
+    repo: Repository, status: Status, worker: Worker, stored: dict[str, list[str]]
+) -> dict[str, Any]:
+    """What a new tree lacks; a question that cannot be answered is no fault of the spawn.
+
+    `stored` keeps by base which files Git LFS keeps.
+    """
+    from fanout.workers import lacking, lfs_files
 
     try:
-        return lacking(status, repo.top, worktree)
+        if worker.base not in stored:
+            stored[worker.base] = lfs_files(worker.worktree)
+        return lacking(status, repo.top, worker.worktree, stored[worker.base])
     except SkillError as error:
-        warn(f"what {worktree!r} lacks is not known: {error.message}")
+        warn(f"what {worker.worktree!r} lacks is not known: {error.message}")
         return {}
 
 
@@ -354,8 +362,7 @@ def owned(patterns: list[str]) -> list[str]:
     """Patterns of `--owns` as git takes them. Raises SkillError `invalid-owns` (exit 2)."""
     import re
 
-    from fanout.partition import normal
-    from fanout.plan import OWNED
+    from fanout.partition import OWNED, normal
 
     for number, text in enumerate(patterns):
         if re.match(OWNED, text) is None or (not number and text.startswith("!")):
