@@ -360,6 +360,8 @@ def plan_requests(repo: Repository, options: argparse.Namespace) -> list[Request
 
 def owned(patterns: list[str]) -> list[str]:
     """Patterns of `--owns` as git takes them. Raises SkillError `invalid-owns` (exit 2)."""
+    if not patterns:
+        return []
     import re
 
     from fanout.partition import OWNED, normal
