@@ -195,8 +195,8 @@ def deliver(target: Target, prompt: str, *, ready_timeout: float) -> Delivery:
 def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome | None]:
     """Wait for the input prompt itself; the outcome says what else came first.
 
-    With `ready` patterns, or else `idle` ones: one matches and none of `waiting` does; instead of an
-    `idle` one a screen will do that is still for long and does not look busy. Without both:
+    With `ready` patterns, or else `idle` ones: one matches and none of `waiting` does. Instead of
+    an `idle` one a screen will do that is still for long and does not look busy. Without both:
     something was printed, nothing looks busy, and the screen has been still for half a second. A
     program that has not asked for bracketed paste may only have printed a warning on its way up,
     and what is typed before it reads keys is lost; so it gets more time. One that takes up a
