@@ -544,8 +544,9 @@ def test_a_half_drawn_screen_is_no_evidence(agent: Agent, target: Target) -> Non
 
 @pytest.mark.parametrize("prompt", ["the task", "a task\nof\nfive\nlines\n"])
 @pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("follows", [False, True])
 def test_a_conversation_that_is_drawn_anew_is_no_evidence(
-    halves: bool, prompt: str, agent: Agent, target: Target
+    follows: bool, halves: bool, prompt: str, agent: Agent, target: Target
 ) -> None:
     """After a resume it swallows an Enter, then draws the history and the box below it (gemini)."""
     agent.lost_enters = 1
@@ -555,11 +556,12 @@ def test_a_conversation_that_is_drawn_anew_is_no_evidence(
     def screen() -> tuple[str, int]:
         since = agent.clock.now - agent.pressed[0][0] if agent.pressed else 0.0
         if since < 0.3:
-            return whole()[0], 0
+            return whole() if follows else (whole()[0], 0)
         agent.transcript = [f"history {n}" for n in range(12)] + [*agent.submitted]
         if since < 0.6:
             return "\n".join(agent.transcript[:8] if halves else [""] * 30), 0
-        return whole()[0], 0
+        # The cursor comes to its place at last.
+        return whole() if follows and since >= 0.9 else (whole()[0], 0)
 
     agent.screen = screen
     outcome = submit(target._replace(harness=mapping(ready=["^ok$"])), prompt)

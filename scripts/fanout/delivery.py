@@ -40,6 +40,8 @@ ECHO_WAIT = 3.0
 # What an agent asks of its terminal reaches the screen and the log at different moments.
 BRACKET_WAIT = 2.0
 EVIDENCE = 1.5
+# How long a change must last that may be no more than a screen which is drawn anew.
+DOUBT = 1.0
 # Nothing is pressed after the last Enter: a program on a busy machine may still come to it.
 LAST_EVIDENCE = 3.5
 ENTERS = 3
@@ -395,15 +397,17 @@ def press_enter(
             if not shown:
                 continue
             # Two looks in a row, since one may catch the screen half drawn; more of them where the
-            # input prompt is not there again: the program may be drawing it anew, text and all.
+            # input prompt is not there again, or the cursor alone has left the text: the program
+            # may be drawing the screen anew, text and all.
             moment = time.monotonic()
+            whole = (prompted_again or not prompted) and not stands(foot, look.text)
             if not is_taken(text, look.text, look.pane.cursor_y, presses):
                 changed_since = None
             elif changed_since is None:
                 changed_since = moment
             elif own and not shows_line_of(own, look.text) and not re.search(PASTED, look.text):
                 continue
-            elif prompted_again or not prompted or moment - changed_since >= STILL:
+            elif whole or moment - changed_since >= DOUBT:
                 return Outcome(True, "screen", None, look.text, typed=True)
     return Outcome(False, "", None, look.text, typed=True)
 
@@ -426,13 +430,15 @@ class Shown(NamedTuple):
 
 def is_taken(shown: Shown, screen: str, cursor: int, presses: int = 1) -> bool:
     """Whether a later screen shows that a text has left the input line."""
-    if not screen.strip() or stands(shown.foot, screen):
+    if not screen.strip():
         return False
     if shown.typed is not None:
         rows = screen.split("\n")
         return row_at(rows, cursor) != shown.typed and not is_in_box(
             shown.typed, rows, cursor, presses
         )
+    if stands(shown.foot, screen):
+        return False
     # Taking the text clears the rows that showed it, or moves on below them; a change elsewhere
     # proves something only where it was not shown at all.
     answer = changed_rows(shown.screen, screen) - shown.noise
