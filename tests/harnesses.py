@@ -149,12 +149,13 @@ class Interactive:
         """A CLI that nobody has used on this machine asks something; that is seen, not answered."""
         world = self.world
         env = world.environment(kind="start")
-        ran = world.spawn_real("start", "Do nothing.", env=env, mapping=world.mapping_file)
+        text = f"Do nothing at {world.name}."
+        ran = world.spawn_real("start", text, env=env, mapping=world.mapping_file)
         try:
             row = self.waiting("start")
             # It may have taken the prompt before it asked; then it keeps it until the answer.
             assert ran.code in (0, 10), told(ran)
-            assert not world.asked_with("Do nothing."), "something was typed into the dialog"
+            assert not world.asked_with(text), "something was typed into the dialog"
         finally:
             world.command("stop", "start")
         world.all_gone()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanout import delivery
-from fanout.delivery import Outcome, Shown, Target, changed_rows, is_taken
+from fanout.delivery import Answering, Outcome, Shown, Target, changed_rows, is_taken
 from fanout.errors import ExitCode, SkillError
 from fanout.harness import Harness, Rules, parse_mapping
 from fanout.tmux import Pane, Server
@@ -268,6 +268,27 @@ def test_a_text_that_is_lost_with_its_input_line_is_not_called_taken(
     target = target._replace(harness=mapping(ready=["^> $"]), redraws=True)
     target = target._replace(said="an earlier one\na prompt of now")
     assert submit(target, "a prompt of now").delivered is not lost
+
+
+@pytest.mark.parametrize("slow", [1.0, 4.0])
+def test_a_question_of_the_start_over_an_input_prompt_that_was_there_is_not_typed_into(
+    slow: float, agent: Agent, target: Target
+) -> None:
+    """Codex draws its input line, and a moment later the question whether to trust the folder."""
+    whole = agent.screen
+
+    def screen() -> tuple[str, int]:
+        age = agent.clock.now - agent.born
+        if age > slow * 1.35:
+            agent.dialog = "Trust this?"
+        return whole() if age > slow else ("\n" * 30, 0)
+
+    agent.screen = screen
+    harness = mapping(dialogs=[{"match": "Trust this\\?", "ask": "trust"}], ready=["^> $"])
+    answering = Answering(harness, lambda _keys: None, lambda _name, _keys: None)
+    outcome = deliver(target._replace(harness=harness, answering=answering))
+    assert (outcome.delivered, outcome.dialog) == (False, "trust")
+    assert (agent.pasted, agent.pressed) == ([], [])
 
 
 def test_an_agent_that_is_never_ready_is_not_typed_to(agent: Agent, target: Target) -> None:

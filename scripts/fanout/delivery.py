@@ -27,6 +27,8 @@ ANSWER_WAIT = 5.0
 # seconds, and as a part of the start.
 REDRAW = 3.0
 REDRAW_PART = 0.5
+# The same where a mapping knows questions of the start: one may be drawn over the input prompt.
+QUESTION_PART = 0.5
 # How still the screen of a program without bracketed paste, or without a sign that it is known to
 # give, must be before it is typed to.
 PATIENCE = 3.0
@@ -204,7 +206,8 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
     and what is typed before it reads keys is lost; so it gets more time. One that takes up a
     conversation may show its input prompt, then clear the screen for the history, and lose what
     came in between (gemini): there an earlier prompt must be seen, or the input prompt must stay,
-    the longer the slower the start was.
+    the longer the slower the start was. It must stay also where the mapping knows questions of the
+    start.
     """
     harness = target.harness
     ready = harness.ready if harness.ready.patterns else harness.idle
@@ -226,11 +229,13 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
             found = target.answering.look(look.text, look.pane.title, target.said, moment)
         if found == "" and moment < deadline:
             since = dialog_since = moment
+            ready_since = None
             continue
         found = found or dialog_on_screen(harness, look.text, look.pane.title)
         if found != dialog:
             dialog, dialog_since = found, moment
         if dialog is not None:
+            ready_since = None
             # A dialog that stands still will not go away by itself.
             if moment - dialog_since >= DIALOG_STILL or moment >= deadline:
                 return Outcome(False, "", dialog, look.text)
@@ -259,7 +264,8 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
 def staying(target: Target, text: str, start: float) -> float:
     """For how many seconds an input prompt must stay that came `start` seconds after the start."""
     if not target.redraws:
-        return 0.0
+        # An Enter would answer a question that comes a moment later (codex).
+        return 0.0 if target.answering is None else max(STILL, QUESTION_PART * start)
     if shows_line_of(lines_of(target.said), text):
         return STILL
     return max(REDRAW, REDRAW_PART * start)
