@@ -40,6 +40,24 @@ def test_a_screen_that_moved_on_before_enter_is_unknown() -> None:
     assert prompting.standing(kept(), "the text", "title\nsomething else\n> \nworking") is None
 
 
+def test_what_stood_there_before_is_no_text_that_was_typed() -> None:
+    """The same prompt again, or an answer that repeats it, beside a status row that moves."""
+    before = "> go on\nok, go on\n\n> \n---\nspin 1"
+    earlier = Sending("launch", "0002", "0002", True, before, None, [])
+    assert prompting.standing(earlier, "go on", before.replace("spin 1", "spin 2")) is None
+    assert prompting.standing(earlier, "go on", before.replace("> \n", "> go on\n", 1)) is None
+    typed = before.replace("\n> \n", "\n>> go on\n")
+    assert prompting.standing(earlier, "go on", typed) is True
+
+
+def test_the_echo_of_a_text_above_an_empty_input_line_is_not_taken_for_it() -> None:
+    before = "title\n\n> \n---\nidle"
+    drawn = "title\n\n> the text\n---\nidle"
+    earlier = Sending("launch", "0002", "0002", True, before, drawn, [2])
+    assert prompting.standing(earlier, "the text", "title\n> the text\n> \n---\nidle") is False
+    assert prompting.standing(earlier, "the text", f"more\n{drawn}") is True
+
+
 def ready(world: World) -> tuple[str, life.Worker, str]:
     """A worker whose sample agent is idle: common folder, record, screen."""
     world.spawn("w1", "First.", *IDLE)

@@ -204,7 +204,7 @@ def unfinished_tasks(run: str, found: list[Candidate]) -> list[dict[str, str]]:
 
 def how_it_ended(task: dict[str, Any]) -> str:
     """What a run says of a task: its status, and why."""
-    return ": ".join(filter(None, (task["status"], task.get("reason"))))
+    return ": ".join(str(word) for word in (task["status"], task.get("reason")) if word)
 
 
 def not_done(repo: git.Repository, run: str, found: list[Candidate]) -> list[str]:

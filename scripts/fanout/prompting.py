@@ -92,10 +92,15 @@ def standing(earlier: Sending, text: str, screen: str) -> bool | None:
         drawn = earlier.drawn.split("\n")
         same = [row < len(rows) and rows[row] == drawn[row] for row in earlier.echo]
         foot = delivery.foot_of(earlier.before, earlier.drawn, text)
-        return all(same) or shows_tail(text, rows) or delivery.stands(foot, screen)
+        if len(foot) > 1:
+            # Where something stands below the input line, it tells the text from its echo.
+            return all(same) or delivery.stands(foot, screen)
+        return all(same) or shows_tail(text, rows)
     if screen == earlier.before:
         return False
-    return True if shows_tail(text, rows) else None
+    # What was there before may repeat the text: the same prompt, or an answer.
+    old = frozenset(earlier.before.split("\n"))
+    return True if shows_tail(text, rows, old) else None
 
 
 def was_shown(earlier: Sending, text: str) -> bool:
@@ -105,11 +110,12 @@ def was_shown(earlier: Sending, text: str) -> bool:
     return delivery.shows_paste(earlier.before, earlier.drawn, text)
 
 
-def shows_tail(text: str, rows: list[str]) -> bool:
-    """Whether the end of a text is on the lower part of a screen."""
+def shows_tail(text: str, rows: list[str], old: frozenset[str] = frozenset()) -> bool:
+    """Whether the end of a text is on the lower part of a screen, beside rows that are `old`."""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     tail = lines[-1][-60:] if lines else ""
-    lower = "".join(row.rstrip() for row in [row for row in rows if row.strip()][-6:])
+    lowest = [row for row in rows if row.strip()][-6:]
+    lower = "".join(row.rstrip() for row in lowest if row not in old)
     return len(tail) >= 3 and tail in lower
 
 

@@ -214,6 +214,8 @@ def merge(repo: Repository, options: argparse.Namespace) -> Answer:
     wish = wish_of(repo, options, found)
     if not wish.commands:
         say("note: no check was given; the result is only merged, not tested (--check CMD)")
+    # Before anything is moved: a record may be damaged.
+    notes = not_done(repo, choice.run, found)
     try:
         outcome = integrating.merge(repo, found, target, wish)
     except SkillError as error:
@@ -221,7 +223,7 @@ def merge(repo: Repository, options: argparse.Namespace) -> Answer:
         error.data = {"blocked": [row], **error.data}
         error.next_actions = refusal_actions(repo, options, choice, found, error)
         raise
-    outcome = outcome._replace(notes=[*outcome.notes, *not_done(repo, choice.run, found)])
+    outcome = outcome._replace(notes=[*outcome.notes, *notes])
     for note in outcome.notes:
         say(f"note: {note}")
     return merge_answer(repo, options, choice, wish, outcome)
