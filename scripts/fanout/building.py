@@ -387,34 +387,13 @@ class Changes(NamedTuple):
     renames: bool
 
 
-class Forecast(NamedTuple):
-    """What was foreseen.
+class Meetings(NamedTuple):
+    """What merges come to.
 
     `targets` is what each candidate alone comes to on the integration branch, `pairs` what each
     two come to on one another, `asked` what the order asked for comes to, with the names that
     were merged before it stopped. `order` is an order that is clean, or None; `all_tried` says
-    whether every order was tried. `shared` are the files that several candidates change,
-    `outside` those that a candidate changes outside of what it owns. What is `empty` has no commit.
-    """
-
-    target: str
-    tip: str
-    targets: dict[str, Merged]
-    pairs: dict[tuple[str, str], Merged]
-    asked: Merged
-    reached: list[str]
-    order: list[str] | None
-    all_tried: bool
-    shared: dict[str, list[str]]
-    outside: dict[str, list[str]]
-    uncommitted: dict[str, list[str]]
-    empty: list[str]
-
-
-class Meetings(NamedTuple):
-    """What merges of committed work come to: `targets` to `all_tried` are as in Forecast.
-
-    `changes` are the files that were read for it, by head and base.
+    whether every order was tried. `changes` are the files that were read for it, by head and base.
     """
 
     targets: dict[str, Merged]
@@ -424,6 +403,23 @@ class Meetings(NamedTuple):
     order: list[str] | None
     all_tried: bool
     changes: dict[Side, Changes]
+
+
+class Forecast(NamedTuple):
+    """What was foreseen.
+
+    `merges` are in doubt where not all work is committed. `shared` are the files that several
+    candidates change, `outside` those that a candidate changes outside of what it owns. What is
+    `empty` has no commit.
+    """
+
+    target: str
+    tip: str
+    merges: Meetings
+    shared: dict[str, list[str]]
+    outside: dict[str, list[str]]
+    uncommitted: dict[str, list[str]]
+    empty: list[str]
 
 
 def meet(repo: git.Repository, present: list[Candidate], tip: str) -> Meetings:
@@ -474,18 +470,19 @@ def forecast(repo: git.Repository, found: list[Candidate], target: str, tip: str
     absent = [c.name for c in found if not c.head]
     if asked.outcome == "clean" and absent:
         asked = Merged("unknown", why=f"the branch is not there: {', '.join(absent)}")
-    return Forecast(
-        target=target,
-        tip=tip,
+    merges = seen._replace(
         targets={
             c.name: in_doubt(seen.targets[c.name] if c.head else gone, {c.name} & unsure)
             for c in found
         },
         pairs={pair: in_doubt(one, set(pair) & unsure) for pair, one in seen.pairs.items()},
         asked=asked,
-        reached=seen.reached,
         order=None if unsure or absent else seen.order or None,
-        all_tried=seen.all_tried,
+    )
+    return Forecast(
+        target=target,
+        tip=tip,
+        merges=merges,
         shared=shared_files(present, seen.changes),
         outside=out_of_scope(repo, present),
         uncommitted={name: paths for name, paths in dirty.items() if paths},
@@ -731,14 +728,15 @@ def out_of_scope(repo: git.Repository, found: list[Candidate]) -> dict[str, list
 
 def to_json(seen: Forecast) -> dict[str, Any]:
     """The `data` of a forecast."""
+    met = seen.merges
     return {
         "target": seen.target,
         "tip": seen.tip,
-        "targets": [{"name": name, **merged.to_json()} for name, merged in seen.targets.items()],
-        "pairs": [{"a": a, "b": b, **merged.to_json()} for (a, b), merged in seen.pairs.items()],
-        "order": seen.order,
-        "asked": {**seen.asked.to_json(), "merged_before": seen.reached},
-        "every_order_tried": seen.all_tried,
+        "targets": [{"name": name, **merged.to_json()} for name, merged in met.targets.items()],
+        "pairs": [{"a": a, "b": b, **merged.to_json()} for (a, b), merged in met.pairs.items()],
+        "order": met.order,
+        "asked": {**met.asked.to_json(), "merged_before": met.reached},
+        "every_order_tried": met.all_tried,
         "shared_files": [{"path": path, "names": names} for path, names in seen.shared.items()],
         "out_of_scope": [{"name": n, "paths": paths} for n, paths in seen.outside.items()],
         "uncommitted": [{"name": n, "paths": paths} for n, paths in seen.uncommitted.items()],

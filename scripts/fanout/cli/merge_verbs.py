@@ -159,8 +159,9 @@ def forecast(repo: Repository, options: argparse.Namespace) -> Answer:
     seen = building.forecast(repo, found, target, tip)
     data = building.to_json(seen)
     actions: list[dict[str, Any]] = []
-    if seen.order and seen.asked.outcome != "clean":
-        command = own_command(repo, "forecast", *choice.words(seen.order), *into(options))
+    order = seen.merges.order
+    if order and seen.merges.asked.outcome != "clean":
+        command = own_command(repo, "forecast", *choice.words(order), *into(options))
         actions.append(next_action("forecast", command, "this order is clean"))
     return Answer("forecast", forecast_text(data), data, next_actions=tuple(actions))
 
