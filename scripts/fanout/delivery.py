@@ -211,6 +211,8 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
     """
     harness = target.harness
     ready = harness.ready if harness.ready.patterns else harness.idle
+    # An earlier prompt may be long, and there are many looks.
+    history = lines_of(target.said) if target.redraws else []
     begun = time.monotonic()
     deadline = begun + timeout
     seen = ""
@@ -242,7 +244,7 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
         elif ready.patterns:
             if look.text.strip() and ready.match(look.text, look.pane.title) is not None:
                 ready_since = ready_since or moment
-                if moment - ready_since >= staying(target, look.text, ready_since - begun):
+                if moment - ready_since >= staying(target, history, look.text, ready_since - begun):
                     return None
             else:
                 ready_since = None
@@ -261,12 +263,15 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
             return Outcome(False, "", None, look.text)
 
 
-def staying(target: Target, text: str, start: float) -> float:
-    """For how many seconds an input prompt must stay that came `start` seconds after the start."""
+def staying(target: Target, history: list[str], text: str, start: float) -> float:
+    """For how many seconds an input prompt must stay that came `start` seconds after the start.
+
+    `history` are lines of the earlier conversation.
+    """
     if not target.redraws:
         # An Enter would answer a question that comes a moment later (codex).
         return 0.0 if target.answering is None else max(STILL, QUESTION_PART * start)
-    if shows_line_of(lines_of(target.said), text):
+    if shows_line_of(history, text):
         return STILL
     return max(REDRAW, REDRAW_PART * start)
 

@@ -84,23 +84,21 @@ def require_input(worker: Worker, state: State, screen: str) -> None:
 
 def standing(earlier: Sending, text: str, screen: str) -> bool | None:
     """Whether the text of an earlier send still stands in the input line; None: cannot be told."""
-    rows = screen.split("\n")
     if earlier.drawn is not None:
         if not was_shown(earlier, text):
             # It never showed. An agent that shows nothing may be typed to again.
             return False
-        drawn = earlier.drawn.split("\n")
+        rows, drawn = screen.split("\n"), earlier.drawn.split("\n")
         same = [row < len(rows) and rows[row] == drawn[row] for row in earlier.echo]
         foot = delivery.foot_of(earlier.before, earlier.drawn, text)
         if len(foot) > 1:
             # Where something stands below the input line, it tells the text from its echo.
             return all(same) or delivery.stands(foot, screen)
-        return all(same) or shows_tail(text, rows)
+        return all(same) or shows_tail(text, screen)
     if screen == earlier.before:
         return False
     # What was there before may repeat the text: the same prompt, or an answer.
-    old = frozenset(earlier.before.split("\n"))
-    return True if shows_tail(text, rows, old) else None
+    return True if shows_tail(text, screen, earlier.before) else None
 
 
 def was_shown(earlier: Sending, text: str) -> bool:
@@ -110,12 +108,12 @@ def was_shown(earlier: Sending, text: str) -> bool:
     return delivery.shows_paste(earlier.before, earlier.drawn, text)
 
 
-def shows_tail(text: str, rows: list[str], old: frozenset[str] = frozenset()) -> bool:
-    """Whether the end of a text is on the lower part of a screen, beside rows that are `old`."""
+def shows_tail(text: str, screen: str, before: str = "") -> bool:
+    """Whether the end of a text is on the lower part of a screen, in rows that `before` had not."""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     tail = lines[-1][-60:] if lines else ""
-    lowest = [row for row in rows if row.strip()][-6:]
-    lower = "".join(row.rstrip() for row in lowest if row not in old)
+    old = delivery.filled_rows(before)
+    lower = "".join(row for row in delivery.filled_rows(screen)[-6:] if row not in old)
     return len(tail) >= 3 and tail in lower
 
 
