@@ -917,8 +917,8 @@ class Bench:
 
     # --- Runners ---
 
-    def render(self, language: str, names: list[str], agent: str, **fields: Any) -> str:
-        """A runner of a plan with these tasks."""
+    def render(self, language: str, names: list[str], agent: str, **fields: Any) -> list[str]:
+        """A call of a runner of a plan with these tasks."""
         self.count += 1
         tasks = [{"name": name, "prompt": "Do it.\n"} for name in names]
         plan = {
@@ -932,7 +932,7 @@ class Bench:
         script = os.path.join(SCRIPTS, "render_worker_loop.py")
         words = ["--config", config, "--language", language, "--output", path]
         self.do([sys.executable, script, *words], self.root)
-        return path
+        return [*PYTHON, path] if language == "python" else [path]
 
     def parallel(self, pair: Pair, names: list[str]) -> Cost | None:
         """The same tasks under GNU parallel; None where there is none."""
@@ -957,7 +957,7 @@ class Bench:
                 peers += [peer] if peer else []
             for language, costs in ours.items():
                 with self.pair(50) as pair:
-                    costs.append(self.timed([self.render(language, names, "working")], pair.ours))
+                    costs.append(self.timed(self.render(language, names, "working"), pair.ours))
         limits = {
             "python": (Target(1.2, 0, 0), Target(1.15, 0, 0)), "bash": (Target(1.6, 0, 0),) * 2
         }  # fmt: skip
@@ -977,7 +977,7 @@ class Bench:
                 with self.pair(50) as pair:
                     names = [f"t{number}" for number in range(2 * at_once)]
                     runner = self.render(language, names, "working", max_parallel=at_once)
-                    self.do([runner], pair.ours)
+                    self.do(runner, pair.ours)
                     made = self.do(["git", "branch", "--list", "t*"], pair.ours).split()
                     found = "none lost" if len(set(made) & set(names)) == len(names) else "LOST"
                     self.fact(f"{language} runner, {at_once} at once, {len(names)} tasks: {found}")
@@ -995,7 +995,7 @@ class Bench:
                     names = [f"t{number}" for number in range(count)]
                     self.env["STAMPS"] = os.path.join(self.root, "stamps")
                     runner = self.render(language, names, agent, **fields)
-                    out = self.run([*PYTHON, "-c", PEAK_OF_CHILD, runner], pair.ours).stdout
+                    out = self.run([*PYTHON, "-c", PEAK_OF_CHILD, *runner], pair.ours).stdout
                     peaks.append(f"{float(out):.1f}")
             for count in (1, large) * 3:
                 with self.pair(50) as pair:
@@ -1003,7 +1003,7 @@ class Bench:
                     names = [f"t{number}" for number in range(count)]
                     runner = self.render(language, names, "stamping", on_failure="stop")
                     began = time.time_ns()
-                    self.run([runner], pair.ours)
+                    self.run(runner, pair.ours)
                     with open(stamps, encoding="utf-8") as file:
                         firsts[count].append((int(file.readline()) - began) / 1e6)
             first = [statistics.median(times) for times in firsts.values()]

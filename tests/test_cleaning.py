@@ -1263,9 +1263,11 @@ def make_worker(repo: Repository, number: int) -> life.Worker:
     pattern = life.load(repo.common_dir, "pattern")
     name = f"p{number}"
     tree = os.path.join(os.path.dirname(pattern.worktree), name)
-    admin = worktrees.add_worktree(repo, tree, name, pattern.base)
+    record = records.worker_dir(repo.common_dir, name)
+    records.make_dir(record)
+    worktrees.make_branch(repo, name, pattern.base)
+    admin = worktrees.add_worktree(repo, tree, name, record)
     worktrees.fill_worktree(tree)
-    records.make_dir(records.worker_dir(repo.common_dir, name))
     return pattern._replace(
         name=name, worktree=tree, admin_dir=admin, branch=name, launch=records.new_id(), pane="%99"
     )

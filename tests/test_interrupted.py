@@ -329,7 +329,7 @@ def test_a_check_that_outlives_its_command_is_ended(held: Held) -> None:
     ("verb", "moment", "more"),
     [
         ("merge", "merge-tree", ("--check", "true")),
-        ("merge", "worktree", ("--check", "true")),
+        ("merge", "reset", ("--check", "true")),
         ("merge", "", ("--check", 'touch "$WORLD/moment"; sleep 60')),
         ("forecast", "merge-tree", ()),
         ("forecast", "diff-tree", ()),

@@ -43,6 +43,25 @@ ORPHAN = "(setsid sleep 901 &)\n"
 STUBBORN = "trap '' TERM HUP INT\necho on\nwhile :; do sleep 0.2; done\n"
 
 
+def test_a_folder_above_that_appears_meanwhile_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tasks make the same folders at once."""
+    above, made = tmp_path / "above", tmp_path / "above" / "folder"
+    real = os.mkdir
+
+    def late(path: str, mode: int = 0o777) -> None:
+        try:
+            real(path, mode)
+        except FileNotFoundError:
+            above.mkdir()
+            raise
+
+    monkeypatch.setattr(os, "mkdir", late)
+    loop.make_dir(str(made))
+    assert made.is_dir()
+
+
 def claims(runner: Runner) -> list[Path]:
     """The claims that lie about."""
     return sorted((runner.repo / ".git" / "agent-workers" / "locks" / "runs").glob("*"))

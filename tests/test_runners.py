@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from runner_world import (
     CHANGE,
     COMMIT,
@@ -349,11 +351,14 @@ def test_after_a_failure_no_more_tasks_start_where_the_plan_says_so(runner: Runn
     }  # fmt: skip
 
 
-def test_a_task_takes_few_git_processes_and_worktrees_are_made_one_at_a_time(
-    runner: Runner,
+@pytest.mark.parametrize("laid_out_by", ["runner", "git"])
+def test_a_task_takes_few_git_processes_and_git_makes_one_worktree_at_a_time(
+    runner: Runner, laid_out_by: str
 ) -> None:
     """Also when tasks are processes of their own."""
     root = runner.world.root
+    if laid_out_by == "git":
+        runner.world.git("config", "extensions.worktreeConfig", "true")
     real = subprocess.run(["which", "git"], capture_output=True, text=True, check=True).stdout
     runner.script(
         "git",
@@ -374,7 +379,10 @@ exec {real.strip()} "$@"
         (root / "git-calls").write_text("")
         runner.ends(0)
         calls.append(len((root / "git-calls").read_text().splitlines()))
-    assert calls[1] - calls[0] <= 4 * 5, (root / "git-calls").read_text()
+    assert calls[1] - calls[0] <= 4 * 3 + 4 * (laid_out_by == "git"), (
+        root / "git-calls"
+    ).read_text()
+    assert (" worktree add " in (root / "git-calls").read_text()) == (laid_out_by == "git")
     runner.run_id = "r3"
     runner.plan(*[task(f"p{n}", CHANGE) for n in range(4)])
     runner.ends(0, "gate")
@@ -816,6 +824,47 @@ def test_what_a_resumed_run_takes_for_its_own(runner: Runner) -> None:
         assert "exists already" in runner.tasks()["one"]["reason"]
     assert (runner.tree("two") / "notes.txt").read_text() == "mine"
     assert runner.world.git("rev-parse", "mine") == runner.manifest["base"]
+
+
+def test_a_worktree_that_git_knows_already_is_not_made_again(runner: Runner) -> None:
+    """One that was moved away, for example: its folder is not there, its entry is."""
+    world, tree = runner.world, runner.tree("one")
+    world.git("worktree", "add", "-q", "-b", "other", str(tree))
+    tree.rename(tree.with_name("elsewhere"))
+    runner.plan(task("one"))
+    runner.ends(1)
+    assert runner.tasks()["one"]["reason"] == f"git knows the worktree {tree} already"
+    assert not tree.exists()
+    assert world.branches() == {"main", "other"}
+    world.git("worktree", "repair", str(tree.with_name("elsewhere")))
+    runner.ends(0, RESUME="1")
+    assert (runner.repo / ".git" / "worktrees" / "one1").exists()
+
+
+def test_a_worktree_is_laid_out_as_git_does_it(runner: Runner) -> None:
+    world = runner.world
+    runner.plan(task("one", CHANGE))
+    runner.ends(0)
+    world.git("worktree", "add", "-q", "-b", "two", str(runner.tree("two")))
+    world.git("reset", "-q", "--hard", cwd=runner.tree("two"))
+    found: list[dict[str, tuple[str, bytes]]] = []
+    for name in ("one", "two"):
+        admin = runner.repo / ".git" / "worktrees" / name
+        assert (admin.stat().st_mode, runner.tree(name).stat().st_mode) == (0o40755, 0o40755)
+        files = [f for f in admin.rglob("*") if f.is_file() and f.name != "index"]
+        found.append({
+            str(file.relative_to(admin)): (
+                stat.filemode(file.stat().st_mode),
+                b"" if "logs" in file.parts else file.read_bytes().replace(b"two", b"one"),
+            )
+            for file in files if file.name != "agent-workers-run"
+        })  # fmt: skip
+    assert found[0] == found[1]
+    first = world.git("reflog", "--format=%gs", "one").split("\n")[-1]
+    assert first == f"branch: Created from {runner.manifest['base']}"
+    world.git("worktree", "prune")
+    world.git("worktree", "remove", "--force", str(runner.tree("one")))
+    assert not (runner.repo / ".git" / "worktrees" / "one").exists()
 
 
 def test_the_base_stays_when_a_backup_is_made_again(runner: Runner) -> None:

@@ -68,6 +68,9 @@ def files_below(runner: Runner, folder: Path) -> dict[str, str]:
     for path in sorted(folder.rglob("*")):
         mode = path.lstat().st_mode
         name = str(path.relative_to(runner.world.root))
+        # The Bash runner makes the folders of the next tasks in the same process.
+        if path.parent.name == "tasks" and stat.S_ISDIR(mode) and not list(path.iterdir()):
+            continue
         text = path.read_bytes().decode("utf-8", "surrogateescape") if stat.S_ISREG(mode) else ""
         # How set-up left a worktree is kept in a form of its own.
         ours = path.name in (".setup", ".stamp")
@@ -89,6 +92,11 @@ def observed(runner: Runner, ran: Any) -> dict[str, str]:
             words = ("status", "--porcelain", "--branch", "--untracked-files=all")
             if (tree / ".git").exists():
                 seen[f"status of {tree.name}"] = world.git(*words, cwd=tree, check=False)
+    for path in sorted((runner.repo / ".git" / "worktrees").glob("*/*")):
+        name = str(path.relative_to(world.root))
+        held = path.is_file() and path.name not in ("index", "ORIG_HEAD")
+        seen[name] = f"{stat.filemode(path.stat().st_mode)}\n"
+        seen[name] += normal(runner, path.read_text()) if held else ""
     logged = ("log", "--all", "--date-order", "--format=%D%n%s%n%b", "--stat")
     seen |= {
         "worktrees": normal(runner, world.git("worktree", "list", "--porcelain")),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fanout import worktrees
 from fanout.errors import SkillError
+from fanout.git import Repository
 from fanout.process import Completed
 from world import World
 
@@ -238,13 +239,92 @@ def test_packed_branches_count(world: World, monkeypatch: pytest.MonkeyPatch) ->
 # --- Making and taking away ---------------------------------------------------------------
 
 
+def add(world: World, repo: Repository, path: Path, branch: str) -> str:
+    """A worktree as spawn makes it, without files; returns its administrative folder."""
+    record = world.root / "record"
+    record.mkdir(exist_ok=True)
+    worktrees.make_branch(repo, branch, repo.head)
+    return worktrees.add_worktree(repo, str(path), branch, str(record))
+
+
+def test_a_branch_that_is_there_is_not_made_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = world.adopt(monkeypatch)
+    with pytest.raises(SkillError, match=r"update-ref failed.*already exists"):
+        worktrees.make_branch(repo, "main", repo.head)
+
+
 def test_a_failed_add_leaves_no_folders(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     repo = world.adopt(monkeypatch)
-    path = world.root / "new" / "folder" / "w1"
-    with pytest.raises(SkillError, match="git worktree failed"):
-        worktrees.add_worktree(repo, str(path), "w1", "0" * 40)
+    (Path(repo.common_dir) / "worktrees").write_text("in the way")
+    with pytest.raises(FileExistsError):
+        add(world, repo, world.root / "new" / "folder" / "w1", "w1")
     assert not (world.root / "new").exists()
-    assert world.branches() == {"main"}
+
+
+@pytest.mark.parametrize("setting", ["", "extensions.worktreeConfig", "core.sparseCheckout"])
+def test_a_worktree_is_laid_out_as_git_does_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    repo = world.adopt(monkeypatch)
+    if setting:
+        world.git("config", setting, "true")
+    found: dict[str, tuple[dict[str, bytes], bytes]] = {}
+    for folder in ("theirs", "ours"):
+        path = world.root / folder / "w1"
+        if folder == "ours":
+            admin = Path(add(world, repo, path, "w2"))
+            os.unlink(admin / worktrees.PARENTS)
+        else:
+            world.git("worktree", "add", "-q", "--no-checkout", "-b", "w1", str(path))
+            admin = Path(str(worktrees.admin_dir_of(str(path))))
+        assert world.git("-C", str(path), "status", "--porcelain").startswith("D ")
+        before = world.git("worktree", "list", "--porcelain", "-z")
+        world.git("worktree", "prune")
+        world.git("worktree", "repair")
+        assert world.git("worktree", "list", "--porcelain", "-z") == before
+        worktrees.fill_worktree(str(path))
+        assert world.git("-C", str(path), "status", "--porcelain") == ""
+        # Git counts on when a name is taken.
+        assert admin.name == {"theirs": "w1", "ours": "w11"}[folder]
+        files = {
+            str(file.relative_to(admin)): file.read_bytes()
+            for file in sorted(admin.rglob("*"))
+            if file.is_file() and file.name != "index" and "logs" not in file.parts
+        }
+        logs = world.git("reflog", "--format=%gs", "w1" if folder == "theirs" else "w2")
+        found[folder] = (files, logs.encode())
+        if folder == "ours":
+            world.git("worktree", "move", str(path), str(path) + "-moved")
+            world.git("worktree", "remove", str(path) + "-moved")
+            assert not admin.exists()
+    mine = {
+        name: text.replace(b"/ours/", b"/theirs/").replace(b"/w2", b"/w1")
+        for name, text in found["ours"][0].items()
+    }
+    assert mine == found["theirs"][0]
+    # `git branch` names what it was given, HEAD; the commit is what we give.
+    assert found["ours"][1] == found["theirs"][1].replace(b"HEAD", repo.head.encode())
+
+
+def test_what_a_killed_add_left_is_removed_and_nothing_else(world: World) -> None:
+    tree = world.root / "tree"
+    for link in (None, "", f"gitdir: {world.root}/gone\n"):
+        tree.mkdir()
+        if link is not None:
+            (tree / ".git").write_text(link)
+        worktrees.remove_unlinked(str(tree))
+        assert not tree.exists()
+    for link in (None, "", f"gitdir: {world.root}/gone\n", f"gitdir: {world.root}\n", "other\n"):
+        tree.mkdir(exist_ok=True)
+        (tree / ".git").unlink(missing_ok=True)
+        if link is not None:
+            (tree / ".git").write_text(link)
+        (tree / "work.txt").write_text("work\n")
+        worktrees.remove_unlinked(str(tree))
+        assert (tree / "work.txt").exists()
+        assert (tree / ".git").exists() == (link is not None)
 
 
 def test_the_folders_that_were_made_are_known(
@@ -252,7 +332,7 @@ def test_the_folders_that_were_made_are_known(
 ) -> None:
     repo = world.adopt(monkeypatch)
     path = world.root / "new" / "folder" / "w1"
-    admin = worktrees.add_worktree(repo, str(path), "w1", repo.head)
+    admin = add(world, repo, path, "w1")
     made = worktrees.made_folders(admin)
     assert made == [str(path.parent), str(path.parent.parent)]
     worktrees.remove_empty(made)

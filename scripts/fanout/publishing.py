@@ -233,7 +233,7 @@ def await_end(integration_id: str) -> None:
 def add_tree(repo: git.Repository, path: str, commit: str) -> str:
     """Make an empty worktree at a commit without any branch; returns its administrative folder."""
     with records.lock(repo.common_dir, "repository", wait=TREE_LOCK_WAIT, what="the worktrees"):
-        return worktrees.add_detached(repo, path, commit)
+        return worktrees.add_detached(repo, path, commit, trash_of(repo))
 
 
 def remove_tree(repo: git.Repository, path: str, admin_dir: str, mark: str = "") -> None:
@@ -242,15 +242,20 @@ def remove_tree(repo: git.Repository, path: str, admin_dir: str, mark: str = "")
         proctree.end_tree([], mark, grace=1.0)
     with records.lock(repo.common_dir, "repository", wait=TREE_LOCK_WAIT, what="the worktrees"):
         parents = worktrees.made_folders(admin_dir)
-        trash = f"{records.home(repo.common_dir)}/integrations"
-        records.make_dir(trash)
         worktrees.remove_tree(path)
         moved = worktrees.registered_path(admin_dir) if admin_dir else None
         if moved not in (None, path) and os.path.isdir(str(moved)):
             say(f"note: the tree for checks {path!r} was moved to {moved!r}; it is left there")
         if os.path.isdir(admin_dir) and worktrees.owns_admin_dir(admin_dir, path):
-            worktrees.drop_admin_dir(repo.common_dir, admin_dir, trash)
+            worktrees.drop_admin_dir(repo.common_dir, admin_dir, trash_of(repo))
         worktrees.remove_empty(parents)
+
+
+def trash_of(repo: git.Repository) -> str:
+    """The folder in which entries of throw-away trees are made and dropped; made by this."""
+    folder = f"{records.home(repo.common_dir)}/integrations"
+    records.make_dir(folder)
+    return folder
 
 
 # --- Publishing: no edit of the user's is lost ----------------------------------------------

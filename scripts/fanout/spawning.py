@@ -257,7 +257,14 @@ def reserve(repo: git.Repository, request: Request, made: dict[str, Worker]) -> 
             worktrees.remove_tree(folder)
             raise
         made[request.name] = worker
-        admin = worktrees.add_worktree(repo, request.worktree, request.branch, request.base)
+        try:
+            worktrees.make_branch(repo, request.branch, request.base)
+        except SkillError:
+            # A branch of this name is not ours.
+            del made[request.name]
+            worktrees.remove_tree(folder)
+            raise
+        admin = worktrees.add_worktree(repo, request.worktree, request.branch, folder)
     # Links in the path are resolved once; later every command demands this very path.
     worker = worker._replace(worktree=os.path.realpath(request.worktree), admin_dir=admin)
     made[request.name] = worker

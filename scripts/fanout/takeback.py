@@ -113,6 +113,8 @@ def undo(repo: git.Repository, worker: Worker) -> str | None:
     common = repo.common_dir
     resume(common, worker.worktree)
     admin = worker.admin_dir or find_admin_dir(common, worker.worktree)
+    if not admin and os.path.isdir(worker.worktree):
+        worktrees.remove_unlinked(worker.worktree)
     tip = git.ref_commit(common, worker.branch_ref)
     worker = worker._replace(admin_dir=admin)
     parents = folders_around(repo, worker)

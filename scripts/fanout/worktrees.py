@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 
 from fanout import git
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 NULL_ID = "0" * 40
 # In a tree's administrative folder: the folders that were made for it to stand in.
 PARENTS = "agent-worker-parents"
+# What a repository's configuration says where `git worktree add` does more than `lay_out`.
+LAYOUTS = (b"[extensions", b"[include", b"sparsecheckout", b"sharedrepository")
 
 # Folders and files that any build makes again; a name stands here only when nobody keeps work
 # under it. They count as caches only where git ignores them.
@@ -546,38 +549,103 @@ def case_clash(same: str, mine: str, ref: str, wanted: str) -> bool:
     return ref.split("/")[:depth] != wanted.split("/")[:depth]
 
 
-def add_worktree(repo: git.Repository, path: str, branch: str, base: str) -> str:
-    """Make a branch at a commit and an empty worktree on it; returns its administrative folder.
+def make_branch(repo: git.Repository, branch: str, base: str) -> None:
+    """Make a branch at a commit, without an upstream. Raises SkillError `git-failed`."""
+    words = ["update-ref", "-m", f"branch: Created from {base}", f"refs/heads/{branch}", base]
+    git.require_git(repo.common_dir, *words, NULL_ID)
 
-    Call it under the repository's lock: git's own book-keeping is not safe at once with itself.
-    The start is a commit id, so no upstream is configured. Raises SkillError `git-failed`.
+
+def add_worktree(repo: git.Repository, path: str, branch: str, record: str) -> str:
+    """Make an empty worktree on a branch; returns its administrative folder.
+
+    Call it under the repository's lock. `record` is a folder on the same file system, where the
+    entry is made. Raises SkillError `git-failed`.
     """
-    return add_empty(repo, path, base, "-b", branch)
+    return add_empty(repo, path, f"ref: refs/heads/{branch}", record, "--", path, branch)
 
 
-def add_detached(repo: git.Repository, path: str, commit: str) -> str:
-    """`add_worktree` without a branch."""
-    return add_empty(repo, path, commit, "--detach")
+def add_detached(repo: git.Repository, path: str, commit: str, record: str) -> str:
+    """`add_worktree` at a commit, without a branch."""
+    return add_empty(repo, path, commit, record, "--detach", "--", path, commit)
 
 
-def add_empty(repo: git.Repository, path: str, commit: str, *words: str) -> str:
-    """Make an empty worktree at a commit."""
+def add_empty(repo: git.Repository, path: str, head: str, record: str, *words: str) -> str:
+    """Make an empty worktree with this HEAD, or by `git worktree add` and these words."""
     parent = os.path.dirname(path)
     made = missing_folders(parent)
     try:
         os.makedirs(parent, exist_ok=True)
-        git.require_git(
-            repo.common_dir, "worktree", "add", "-q", "--no-checkout", *words, "--", path, commit
-        )
+        if is_plain(repo.common_dir):
+            return lay_out(repo.common_dir, path, head, record, made)
+        git.require_git(repo.common_dir, "worktree", "add", "-q", "--no-checkout", *words)
         admin = admin_dir_of(path)
         if admin is None:
             raise SkillError("git-failed", f"git made no worktree at {path!r}")
-        with open(os.path.join(admin, PARENTS), "wb") as file:
-            file.write(b"\0".join(map(os.fsencode, made)))
+        write_parents(admin, made)
     except BaseException:
         remove_empty(made)
         raise
     return os.path.realpath(admin)
+
+
+def is_plain(common_dir: str) -> bool:
+    """Whether a worktree is laid out here as gitrepository-layout(5) has it, and no other way."""
+    with open(f"{common_dir}/config", "rb") as file:
+        config = file.read().lower()
+    return not any(word in config for word in LAYOUTS)
+
+
+def lay_out(common_dir: str, path: str, head: str, record: str, parents: list[str]) -> str:
+    """Make a worktree without files; returns its administrative folder.
+
+    Its entry appears whole, and after the tree: no other process reads half of one, or prunes it.
+    `git worktree add` takes three processes for this, and reads all other entries.
+    """
+    os.mkdir(path)
+    made = new_entry(record)
+    remove_tree(made)
+    try:
+        os.mkdir(made)
+        os.makedirs(f"{common_dir}/worktrees", exist_ok=True)
+        files = {"HEAD": head, "commondir": "../..", "gitdir": f"{os.path.realpath(path)}/.git"}
+        for name, text in files.items():
+            write_line(f"{made}/{name}", text)
+        write_parents(made, parents)
+        wanted = re.sub("[^A-Za-z0-9_-]", "-", os.path.basename(path))
+        for number in range(10_000):
+            admin = f"{common_dir}/worktrees/{wanted}{number or ''}"
+            if not os.path.lexists(admin):
+                write_line(f"{path}/.git", f"gitdir: {admin}")
+                os.rename(made, admin)
+                return admin
+        raise SkillError("git-failed", f"{common_dir!r} is full of worktrees named {wanted!r}")
+    except BaseException:
+        remove_unlinked(path)
+        raise
+
+
+def write_line(path: str, text: str) -> None:
+    """Write a small file as git does, with the caller's umask."""
+    with open(path, "wb", buffering=0) as file:
+        file.write(os.fsencode(text) + b"\n")
+
+
+def write_parents(admin_dir: str, folders: list[str]) -> None:
+    """Note the folders that were made for a tree to stand in."""
+    with open(os.path.join(admin_dir, PARENTS), "wb", buffering=0) as file:
+        file.write(b"\0".join(map(os.fsencode, folders)))
+
+
+def remove_unlinked(path: str) -> None:
+    """Remove what is left of a worktree that never got its entry; anything else stays."""
+    link = os.path.join(path, ".git")
+    admin = admin_dir_of(path)
+    cut_off = os.path.isfile(link) and os.path.getsize(link) == 0
+    if cut_off or (admin is not None and not os.path.lexists(admin)):
+        if os.listdir(path) != [".git"]:
+            return
+        remove_file(link)
+    remove_empty([path])
 
 
 def missing_folders(path: str) -> list[str]:
@@ -667,6 +735,11 @@ def take_admin_dir(common_dir: str, admin_dir: str, record: str) -> None:
         )
     remove_tree(taken_entry(record))
     os.rename(admin_dir, taken_entry(record))
+
+
+def new_entry(record: str) -> str:
+    """Where `lay_out` makes an entry; what a kill leaves there goes with the record."""
+    return os.path.join(record, "new-entry")
 
 
 def taken_entry(record: str) -> str:

@@ -70,6 +70,9 @@ GIT = (
 MARK = "AGENT_WORKERS_RUN"
 # In a worktree's administrative folder: the folder of the run that made it.
 MAKER = "agent-workers-run"
+# What a repository's configuration says where `git worktree add` does more than `lay_out`.
+LAYOUTS = (b"[extensions", b"[include", b"sparsecheckout", b"sharedrepository")
+NULL_ID = "0" * 40
 INTERRUPTS = {
     signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGQUIT: 131
 }  # fmt: skip
@@ -163,6 +166,8 @@ class Run:
         self.common = ""
         self.folder = ""
         self.base = ""
+        # What the plan's base named when this process began.
+        self.base_now = ""
         self.integration: str | None = None
         self.values: dict[str, str] = {}
         self.tasks: list[Task] = []
@@ -183,6 +188,7 @@ class Run:
         self.stop_pipe = os.pipe()
         self.changed = threading.Condition(threading.RLock())
         self.add_lock = threading.Lock()
+        self.plain = False
         self.counts: dict[str, int] = {}
         self.trouble: RunError | None = None
         self.claims: list[str] = []
@@ -297,18 +303,20 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def make_dir(path: str) -> None:
-    """Make a private folder, and those above it that are missing."""
-    try:
-        os.mkdir(path, 0o700)
-    except FileNotFoundError:
-        above = os.path.dirname(path)
-        if os.path.isdir(above):
-            raise
-        make_dir(above)
-        make_dir(path)
-    except FileExistsError:
-        if not os.path.isdir(path):
-            raise
+    """Make a private folder, and those above it that are missing; others may do so meanwhile."""
+    for again in (True, False):
+        try:
+            os.mkdir(path, 0o700)
+            return
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+            return
+        except FileNotFoundError:
+            above = os.path.dirname(path)
+            if not again or above in ("", path):
+                raise
+            make_dir(above)
 
 
 def write(path: str, text: str, mode: int = 0o600) -> None:
@@ -1135,6 +1143,8 @@ def locate(run: Run) -> None:
     if text.count("\n") != 2 or "\n" in place:
         raise RunError(2, "a path with a newline in it is not supported", "rename the folder")
     run.root, run.common = text.rstrip("\n").split("\n")
+    config = file_bytes(os.path.join(run.common, "config")).lower()
+    run.plain = bool(config) and not any(word in config for word in LAYOUTS)
     if run.id and (RUN_ID.fullmatch(run.id) is None or ".." in run.id):
         raise RunError(
             2, f"RUN_ID is {run.id!r}", "use up to 100 letters, digits, '.', '_' and '-'"
@@ -1550,7 +1560,7 @@ def settle_steps(steps: list[dict[str, Any]]) -> None:
 # --- Gate -----------------------------------------------------------------------------------
 
 
-def enter(run: Run, base: str) -> None:
+def enter(run: Run) -> None:
     """Make the folder of a new run, or take up an old one. Raises RunError (3)."""
     if os.path.isdir(run.folder) and os.listdir(run.folder):
         if not run.resume:
@@ -1581,7 +1591,7 @@ def enter(run: Run, base: str) -> None:
     except OSError as error:
         raise RunError(1, f"cannot make {run.folder}: {error.strerror}",
                        "give a LOG_ROOT that can be written to") from None  # fmt: skip
-    event(run, "started", "run", base=base)
+    event(run, "started", "run", base=run.base_now)
 
 
 def exclude(run: Run) -> None:
@@ -1616,13 +1626,16 @@ def run_gate(run: Run) -> None:
     }  # fmt: skip
     run.postflight = steps_of(plan["postflight"], run.values, [])
     event(run, "started", "gate")
-    save_gate(run)
+    # Without a step nothing can go wrong before it has passed.
+    if plan["preflight"] or plan["backups"] or is_dynamic(run):
+        save_gate(run)
     try:
         run_gate_steps(run, "preflight", "preflight", stamp)
         if not fixed:
-            run.base = commit_of(run, fill(plan["base"], run.values), 3)
-            code, text, _ = git(run, run.root, "symbolic-ref", "--quiet", "HEAD")
-            run.integration = text.strip() if code == 0 else None
+            # Only a command of the plan's can have moved it.
+            run.base = run.base_now
+            if plan["preflight"]:
+                run.base = commit_of(run, fill(plan["base"], run.values), 3)
             expand_at_gate(run)
         run_gate_steps(run, "backups", "backup", stamp)
         write_plan(run)
@@ -1705,11 +1718,14 @@ def expand_at_gate(run: Run) -> None:
 
 
 def branches(run: Run) -> set[str]:
-    """The names of all branches."""
-    code, text, message = git(run, run.root, "for-each-ref", "--format=%(refname)", "refs/heads/")
+    """The names of all branches; notes the one that is checked out here."""
+    words = ["for-each-ref", "--format=%(HEAD)%(refname)", "refs/heads/"]
+    code, text, message = git(run, run.root, *words)
     if code != 0:
         raise RunError(3, f"git for-each-ref failed: {message}")
-    return {line.removeprefix("refs/heads/").casefold() for line in text.splitlines()}
+    refs = text.split("\n")[:-1]
+    run.integration = next((ref[1:] for ref in refs if ref[0] == "*"), None)
+    return {ref[1:].removeprefix("refs/heads/").casefold() for ref in refs}
 
 
 def require_free(task: Task, taken: set[str], folders: set[str]) -> None:
@@ -1775,7 +1791,6 @@ def write_plan(run: Run) -> None:
 
     rows: list[dict[str, Any]] = []
     for task in run.tasks:
-        make_dir(os.path.join(run.folder, task.folder))
         prompt = fill(task.plan["prompt"], task.values).encode("utf-8", "surrogateescape")
         rows.append({
             "name": task.name, "number": task.number, "item": task.item, "branch": task.branch,
@@ -1997,6 +2012,8 @@ def make_worktree(run: Run, task: Task, folder: str, known: dict[str, Any]) -> N
     # Written when nothing of the names existed: what is found there later is this run's.
     note = os.path.join(folder, ".made")
     ours = os.path.exists(note)
+    if ours:
+        remove_unlinked(task.worktree)
     if ours and os.path.isdir(task.worktree):
         _, branch, _ = look(run, task)
         if branch != task.branch:
@@ -2010,16 +2027,7 @@ def make_worktree(run: Run, task: Task, folder: str, known: dict[str, Any]) -> N
             return
         # The runner was killed before the files were there.
     else:
-        make_dir(os.path.dirname(task.worktree))
-        with run.add_lock:
-            lock = hold_worktrees(run)
-            try:
-                add_worktree(run, task, note, known if ours else None)
-            finally:
-                os.close(lock)
-        text = file_bytes(os.path.join(task.worktree, ".git")).removeprefix(b"gitdir: ").strip()
-        admin = os.path.join(task.worktree, os.fsdecode(text))
-        write(os.path.join(admin, MAKER), run.folder)
+        add_worktree(run, task, note, known if ours else None)
     git_in(run, task, "checking out the worktree failed", "reset", "--hard", "--quiet")
 
 
@@ -2028,23 +2036,100 @@ def add_worktree(run: Run, task: Task, note: str, known: dict[str, Any] | None) 
 
     `known` is the record of an earlier try that made the branch; None where none did.
     """
-    words = ["worktree", "add", "--no-checkout", "-b", task.branch, task.worktree, task.base]
     tip = "" if task.free and known is None else branch_tip(run, task.branch)
     if tip and known is None:
         raise StepError("failed", f"the branch {task.branch!r} exists already")
-    if tip and known is not None:
-        if tip not in (task.base, known.get("head")):
-            raise StepError("failed", f"the branch {task.branch!r} has commits of somebody else")
-        words = ["worktree", "add", "--no-checkout", task.worktree, task.branch]
+    if tip and known is not None and tip not in (task.base, known.get("head")):
+        raise StepError("failed", f"the branch {task.branch!r} has commits of somebody else")
     if os.path.lexists(task.worktree):
         raise StepError("failed", f"the worktree {task.worktree} exists already")
+    make_dir(os.path.dirname(task.worktree))
     write(note, "")
-    code, _, message = git(run, run.root, *words)
-    if code == 0:
+    ref = f"refs/heads/{task.branch}"
+    if not tip:
+        words = ["-m", f"branch: Created from {task.base}", ref, task.base, NULL_ID]
+        code, _, message = git(run, run.root, "update-ref", *words)
+        if code != 0:
+            # A branch of this name is not ours.
+            unlink(note)
+            raise StepError("failed", f"making the branch failed: {message}")
+    try:
+        if run.plain:
+            lay_out(run, task, ref)
+        else:
+            git_lays_out(run, task)
+    except (OSError, StepError) as error:
+        remove_unlinked(task.worktree)
+        if not tip:
+            git(run, run.root, "update-ref", "-d", ref, task.base)
+        if isinstance(error, StepError):
+            raise
+        raise StepError("failed", f"making the worktree failed: {error.strerror}") from None
+
+
+def lay_out(run: Run, task: Task, ref: str) -> None:
+    """Make a worktree without files, as gitrepository-layout(5) has it. Raises OSError, StepError.
+
+    Its entry appears whole, and after the tree: no other process reads half of one, or prunes it.
+    `git worktree add` takes three processes for this, and fails beside another one.
+    """
+    new = os.path.join(run.common, "agent-workers", "entries", f"{run.id}.{task.name}")
+    make_dir(new)
+    os.mkdir(task.worktree)
+    link = os.path.join(os.path.realpath(task.worktree), ".git")
+    entries = os.path.join(run.common, "worktrees")
+    os.makedirs(entries, exist_ok=True)
+    for name, text in (("HEAD", f"ref: {ref}\n"), ("commondir", "../..\n"),
+                       ("gitdir", f"{link}\n"), (MAKER, run.folder)):  # fmt: skip
+        write_plain(os.path.join(new, name), text)
+    os.chmod(new, 0o777 & ~int(run.mask, 8))
+    for number in range(10_000):
+        admin = os.path.join(entries, task.name + str(number or ""))
+        if not os.path.lexists(admin):
+            write_plain(link, f"gitdir: {admin}\n")
+            try:
+                os.rename(new, admin)
+                return
+            except OSError:
+                if not os.path.lexists(admin):
+                    raise
+        if file_bytes(os.path.join(admin, "gitdir")) == os.fsencode(f"{link}\n"):
+            raise StepError("failed", f"git knows the worktree {task.worktree} already")
+    raise StepError("failed", f"git has too many worktrees with the name {task.name}")
+
+
+def write_plain(path: str, text: str) -> None:
+    """Write a small file as git does, with the caller's umask."""
+    with open(path, "wb", buffering=0) as file:
+        file.write(text.encode("utf-8", "surrogateescape"))
+
+
+def remove_unlinked(tree: str) -> None:
+    """Remove what is left of a worktree that never got its entry; anything else stays."""
+    link = os.path.join(tree, ".git")
+    try:
+        if os.listdir(tree) == [".git"] and not os.path.isdir(link):
+            admin = file_bytes(link).removeprefix(b"gitdir: ").strip()
+            if not admin or not os.path.lexists(os.path.join(tree, os.fsdecode(admin))):
+                unlink(link)
+        os.rmdir(tree)
+    except OSError:
         return
-    if "-b" in words and "already exists" not in message:
-        git(run, run.root, "update-ref", "-d", f"refs/heads/{task.branch}", task.base)
-    raise StepError("failed", f"git worktree add failed: {message}")
+
+
+def git_lays_out(run: Run, task: Task) -> None:
+    """`lay_out` by git, which is not safe beside another process that does so. Raises StepError."""
+    with run.add_lock:
+        lock = hold_worktrees(run)
+        try:
+            words = ["worktree", "add", "--no-checkout", task.worktree, task.branch]
+            code, _, message = git(run, run.root, *words)
+        finally:
+            os.close(lock)
+    if code != 0:
+        raise StepError("failed", f"git worktree add failed: {message}")
+    text = file_bytes(os.path.join(task.worktree, ".git")).removeprefix(b"gitdir: ").strip()
+    write(os.path.join(task.worktree, os.fsdecode(text), MAKER), run.folder)
 
 
 def branch_tip(run: Run, branch: str) -> str:
@@ -2937,7 +3022,7 @@ def begin(run: Run) -> None:
 
     Raises RunError (2, 3, 4, 11).
     """
-    base = commit_of(run, fill(run.plan["base"], run.values), 2)
+    run.base_now = commit_of(run, fill(run.plan["base"], run.values), 2)
     run.tasks = expand(run, {})
     choose(run, final=False)
     if not os.path.isdir(run.folder):
@@ -2946,7 +3031,7 @@ def begin(run: Run) -> None:
     claim(run, [f"run {run.id}"])
     if run.whole and not is_dynamic(run):
         claim_branches(run)
-    enter(run, base)
+    enter(run)
 
 
 def phase_all(run: Run) -> int:

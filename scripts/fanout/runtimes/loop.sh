@@ -516,6 +516,11 @@ make_folder() { # PATH
     [ -d "$1" ] || mkdir -p -- "$1"
 }
 
+# Whether anything stands at a path, a link that leads nowhere too.
+exists() { # PATH
+    [ -e "$1" ] || [ -L "$1" ]
+}
+
 # Sets `answer` to a record; ends the runner when it is damaged, fails when there is none.
 read_record() { # PATH
     read_file "$1" || return 1
@@ -871,7 +876,7 @@ end_tree() { # MARK exact|prefix ROOT...
                 sleep "$one"
                 pause=$((pause < 150 ? pause * 3 / 2 : 200))
             elif ((quiet == 1)); then
-                sleep 0.02
+                sleep 0.01
             fi
             clock
         done
@@ -996,7 +1001,7 @@ start_jobs() { # FOLDER
     if ! mkfifo -- "$pipe" || ! exec 3<>"$pipe"; then
         die 1 "cannot make $pipe" "free space, then go on with RESUME=1"
     fi
-    rm -f -- "$pipe"
+    rm -f -- "$pipe" &
     if ((bash_version < 4)) && [ -z "$ticker" ]; then
         (
             trap '' INT TERM HUP QUIT
@@ -1862,6 +1867,14 @@ locate() {
         ;;
     esac
     root=${out%"$newline"*} common=${out##*"$newline"}
+    # Where `git worktree add` does more than `lay_out`, it is left to it.
+    plain_layout=1
+    read_file "$common/config" || plain_layout=0
+    shopt -s nocasematch
+    case $answer in
+    *'[extensions'* | *'[include'* | *sparsecheckout* | *sharedrepository*) plain_layout=0 ;;
+    esac
+    shopt -u nocasematch
     case $given_run_id in
     '') ;;
     [!A-Za-z0-9]* | *[!A-Za-z0-9._-]* | *..*)
@@ -2578,10 +2591,10 @@ whole=0 sequence=0 lost_agents=' '
 # What must hold before anything is done.
 prepare() {
     use_no_task
-    git_plain -C "$root" rev-parse --verify --quiet 'HEAD^{commit}' >/dev/null ||
-        die 4 "the repository $root has no commit yet" "make a first commit"
     fill "$plan_base"
     commit_of "$answer" || {
+        git_plain -C "$root" rev-parse --verify --quiet HEAD >/dev/null ||
+            die 4 "the repository $root has no commit yet" "make a first one"
         fill "$plan_base"
         die 2 "the base '$answer' is no commit of this repository"
     }
@@ -2672,7 +2685,7 @@ exclude_runs() {
 
 # Preflight, base, items, backups. Fails with `why` and `hint` when the gate refuses.
 run_gate() {
-    local place lost fixed=0
+    local place lost fixed=0 has_steps=0
     find_lost
     if [ "$gate_status" = passed ] && [ -z "$lost" ]; then
         say gate "passed already"
@@ -2683,7 +2696,9 @@ run_gate() {
     use_no_task
     stamp
     gate_status=running gate_reason='' gate_started=$answer gate_ended='' passed_backups='' hint=''
-    { : >"$run_dir/.gate"; } 2>/dev/null || records_failed "$run_dir/.gate"
+    # Without a step nothing can go wrong before it has passed.
+    [ "$plan_preflight$plan_backups$is_dynamic" = --0 ] || has_steps=1
+    ((!has_steps)) || { : >"$run_dir/.gate"; } 2>/dev/null || records_failed "$run_dir/.gate"
     kept_list "$plan_backups" "$lost" ${backup_json[@]+"${backup_json[@]}"}
     backup_json=(${h_json[@]+"${h_json[@]}"})
     new_list "$plan_postflight"
@@ -2691,10 +2706,10 @@ run_gate() {
     kept_list "$plan_preflight" '' ${preflight_json[@]+"${preflight_json[@]}"}
     preflight_json=(${h_json[@]+"${h_json[@]}"})
     run_event started gate - '{}'
-    save_gate
+    ((!has_steps)) || save_gate
     gate_steps
     place=$?
-    rm -f -- "$run_dir/.gate"
+    ((!has_steps)) || rm -f -- "$run_dir/.gate"
     use_no_task
     stamp
     gate_ended=$answer
@@ -2722,13 +2737,14 @@ gate_steps() {
     kept_list "$plan_preflight" '' ${preflight_json[@]+"${preflight_json[@]}"}
     run_list "$plan_preflight" preflight preflight save_preflight || return 1
     if ((!fixed)); then
+        base_commit=$base_now
         fill "$plan_base"
-        if ! commit_of "$answer"; then
+        # Only a command of the plan's can have moved it.
+        if [ "$plan_preflight" != - ] && ! commit_of "$answer"; then
             why="the base is no commit of this repository any more"
             return 1
         fi
-        base_commit=$answer
-        integration=$(git_plain -C "$root" symbolic-ref --quiet HEAD)
+        [ "$plan_preflight" = - ] || base_commit=$answer
         expand_at_gate || return 1
     fi
     use_no_task
@@ -2792,10 +2808,13 @@ expand_at_gate() {
             return 1
         fi
     fi
-    refs=$(git_plain -C "$root" for-each-ref --format='%(refname)' refs/heads/) || {
+    # The branch that is checked out here has a star before it.
+    refs=$(git_plain -C "$root" for-each-ref --format='%(HEAD)%(refname)' refs/heads/) || {
         why="git for-each-ref failed"
         return 1
     }
+    integration=''
+    case $refs in *"*"*) integration=${refs#*"*"} integration=${integration%%"$newline"*} ;; esac
     require_free "$refs"
 }
 
@@ -2876,7 +2895,7 @@ find_taken() {
     LC_ALL=C awk '
     $0 == "" { part++; next }
     part == 0 {
-        name = tolower(substr($0, 12))
+        name = tolower(substr($0, 13))
         refs[name]
         while (sub("/[^/]*$", "", name)) below[name]
     }
@@ -3012,7 +3031,7 @@ list_tasks() {
 # Records the plan as it was resolved.
 write_plan() {
     local made rows place id values=''
-    make_folders && hash_prompts || return 1
+    hash_prompts || return 1
     list_tasks
     rows=${rows#,}
     use_no_task
@@ -3045,13 +3064,11 @@ write_plan() {
     write_file "$run_dir/plan.json" "$made$newline \"tasks\": [${rows:+$rows$newline }]$newline}$newline"
 }
 
-# Makes the folders of all tasks.
-make_folders() {
-    local place
-    for ((place = 0; place < ${#x_name[@]}; place += 1000)); do
-        # Below a folder of its own the system looks up less of each path.
-        (cd -- "$run_dir" && set -- "${x_name[@]:place:1000}" && exec mkdir -p -- "${@/#/tasks/}") || return 1
-    done
+# Makes the folder of a task that is started, and in the same process those of the next ones.
+make_folders() { # NUMBER
+    [ ! -d "$run_dir/tasks/${x_name[$1]}" ] || return 0
+    # Below a folder of its own the system looks up less of each path.
+    (cd -- "$run_dir" && set -- "${x_name[@]:$1:50}" && exec mkdir -p -- "${@/#/tasks/}")
 }
 
 # Sets `prompt_digest` to the SHA-256 of prompts with placeholders; others stand in the plan.
@@ -3595,6 +3612,7 @@ last_line() { # LOG
 make_worktree() { # NUMBER KNOWN
     local tree=${x_worktree[$1]} admin='' note=$run_dir/tasks/${x_name[$1]}/.made
     # The note is written when nothing of the names existed: what is found later is this run's.
+    [ ! -e "$note" ] || remove_unlinked "$tree"
     if [ -e "$note" ] && [ -d "$tree" ]; then
         look "$1" || return
         [ "$branch" = "${x_branch[$1]}" ] ||
@@ -3608,44 +3626,127 @@ make_worktree() { # NUMBER KNOWN
         [ -e "$admin/index" ] || check_out "$1"
         return
     fi
-    make_folder "$worktree_root"
-    make_folder "$common/agent-workers/locks"
-    add_worktree "$1" "$2" || return
-    IFS= read -r admin <"$tree/.git"
-    admin=${admin#gitdir: }
-    [ "${admin:0:1}" = / ] || admin=$tree/$admin
-    # Which run made it: another one's is not taken for this one's.
-    { printf '%s' "$run_dir" >"$admin/agent-workers-run"; } 2>/dev/null
-    check_out "$1"
+    add_worktree "$1" "$2"
 }
 
-# Makes the branch and the worktree, without its files.
+# Makes the branch and the worktree.
 add_worktree() { # NUMBER KNOWN
-    local tree=${x_worktree[$1]} name=${x_branch[$1]} base=${x_base[$1]} message tip='' there=0
+    local tree=${x_worktree[$1]} name=${x_branch[$1]} base=${x_base[$1]} message tip='' code
     if ((!x_free[$1])) || [ -e "$note" ]; then
         tip=$(git_plain -C "$root" rev-parse --verify --quiet "refs/heads/$name")
     fi
     if [ -n "$tip" ]; then
-        there=1
         [ -e "$note" ] || fail_task failed "the branch '$name' exists already" || return
         [ -z "$2" ] || json_get "$2" head
         [ "$tip" = "$base" ] || [ "$tip" = "${2:+$answer}" ] ||
             fail_task failed "the branch '$name' has commits of somebody else" || return
     fi
-    if [ -e "$tree" ] || [ -L "$tree" ]; then
+    if exists "$tree"; then
         fail_task failed "the worktree $tree exists already" || return
     fi
+    make_folder "$worktree_root"
+    make_folder "$common/agent-workers/entries"
+    [ -d "$common/worktrees" ] || (umask "$caller_umask" && exec mkdir -p -- "$common/worktrees")
     { : >"$note"; } 2>/dev/null || fail_task failed "cannot write $note" || return
-    if ((there)); then
-        add_under_lock "$tree" "$name" && return 0
-    else
-        add_under_lock -b "$name" "$tree" "$base" && return 0
-        case $message in
-        *"already exists"*) ;;
-        *) git_plain -C "$root" update-ref -d "refs/heads/$name" "$base" ;;
-        esac
+    # Without a base the branch is there.
+    [ -z "$tip" ] || base=''
+    message=$(make_tree "$tree" "${x_name[$1]}" "refs/heads/$name" "$base" "$plain_layout" 2>&1)
+    code=$?
+    case $code in
+    0)
+        ((!plain_layout)) || return 0
+        if git_lays_out "$tree" "$name"; then
+            check_out "$1"
+            return
+        fi
+        ;;
+    10)
+        # A branch of this name is not ours.
+        rm -f -- "$note"
+        fail_task failed "making the branch failed: $message"
+        return
+        ;;
+    11) fail_task failed "making the worktree failed: ${message##*: }" ;;
+    12) fail_task failed "git knows the worktree $tree already" ;;
+    *)
+        fail_task failed "checking out the worktree failed: $message"
+        return
+        ;;
+    esac
+    remove_unlinked "$tree"
+    [ -z "$base" ] || git_plain -C "$root" update-ref -d "refs/heads/$name" "$base"
+    return 1
+}
+
+# Becomes a shell that makes a branch, and a worktree with its files unless git lays it out. For
+# $(...) alone.
+make_tree() { # TREE NAME REF BASE PLAIN
+    become_plain
+    export GIT_CEILING_DIRECTORIES=${1%/*}
+    exec sh -c "$tree_shell" "$run_dir" "$1" "$common/agent-workers/entries/$run_id.$2" \
+        "$common/worktrees/$2" "$3" "$4" "$5" "$root" \
+        git -c core.fsmonitor=false -c gc.auto=0 -c maintenance.auto=false -c core.hooksPath=/dev/null
+}
+
+# The entry of the worktree, see gitrepository-layout(5), appears whole, and after the tree: no other
+# process reads half of one, or prunes it. `git worktree add` takes three processes for this, and
+# fails beside another one. A small shell does it: from a large one each process takes twice as long.
+# Ends with 10 without the branch, 11 without the worktree, 12 when git knows it already.
+tree_shell='tree=$1 new=$2 entry=$3 ref=$4 base=$5 plain=$6 root=$7 count=
+shift 7
+if [ -n "$base" ]; then
+    "$@" -C "$root" update-ref -m "branch: Created from $base" "$ref" "$base" \
+        0000000000000000000000000000000000000000 || exit 10
+fi
+[ "$plain" = 1 ] || exit 0
+if [ -d "$new" ]; then mkdir -- "$tree"; else mkdir -- "$tree" "$new"; fi &&
+    cd -P -- "$tree" && link=$PWD/.git &&
+    printf "ref: %s\n" "$ref" >"$new/HEAD" &&
+    printf "../..\n" >"$new/commondir" &&
+    printf "%s\n" "$link" >"$new/gitdir" &&
+    printf "%s" "$0" >"$new/agent-workers-run" || exit 11
+while :; do
+    if [ -e "$entry$count" ] || [ -h "$entry$count" ]; then
+        IFS= read -r known 2>/dev/null <"$entry$count/gitdir" || known=
+        [ "$known" != "$link" ] || exit 12
+        count=$((${count:-0} + 1))
+        continue
     fi
-    fail_task failed "git worktree add failed: ${message:-the lock on worktrees was not free}"
+    printf "gitdir: %s\n" "$entry$count" >.git && mv -- "$new" "$entry$count" || exit 11
+    # Where another process took the name meanwhile, it went inside.
+    inside=$entry$count/${new##*/}
+    [ -d "$inside" ] || break
+    mv -- "$inside" "$new" || exit 11
+done
+exec "$@" -C "$tree" reset --hard --quiet
+'
+
+# Removes what is left of a worktree that never got its entry; anything else stays.
+remove_unlinked() { # TREE
+    local admin=''
+    if [ -f "$1/.git" ]; then
+        IFS= read -r admin <"$1/.git"
+        admin=${admin#gitdir: }
+        [ -z "$admin" ] || [ "${admin:0:1}" = / ] || admin=$1/$admin
+        if [ -n "$admin" ] && exists "$admin"; then return; fi
+        [ "$(ls -A -- "$1")" != .git ] || rm -f -- "$1/.git"
+    fi
+    [ ! -d "$1" ] || rmdir -- "$1" 2>/dev/null
+}
+
+# Has git make a worktree without files, which is not safe beside another process that does so.
+git_lays_out() { # TREE BRANCH
+    local admin
+    make_folder "$common/agent-workers/locks"
+    add_under_lock "$1" "$2" || {
+        fail_task failed "git worktree add failed: ${message:-the lock on worktrees was not free}"
+        return
+    }
+    IFS= read -r admin <"$1/.git"
+    admin=${admin#gitdir: }
+    [ "${admin:0:1}" = / ] || admin=$1/$admin
+    # Which run made it: another one's is not taken for this one's.
+    { printf '%s' "$run_dir" >"$admin/agent-workers-run"; } 2>/dev/null
 }
 
 # Fills a worktree that was added without its files.
@@ -3655,17 +3756,23 @@ check_out() { # NUMBER
         fail_task failed "checking out the worktree failed: $message"
 }
 
+# Becomes a process whose files are the caller's. For $(...) alone.
+become_plain() {
+    umask "$caller_umask"
+    trap - USR1
+    export LC_ALL=C AGENT_WORKERS_RUN=$run_dir/git
+    exec 3>&- 5>&- </dev/null
+}
+
 # Becomes git in a folder, with the caller's umask: its files are the caller's. For $(...) alone.
 become_git() { # FOLDER WORD...
     local folder=$1
     shift
-    umask "$caller_umask"
-    trap - USR1
-    export GIT_OPTIONAL_LOCKS=0 LC_ALL=C AGENT_WORKERS_RUN=$run_dir/git
+    become_plain
+    export GIT_OPTIONAL_LOCKS=0
     # In a worktree that has lost its .git, git must not find a repository above it.
     [ "$folder" = "$root" ] || export GIT_CEILING_DIRECTORIES=${folder%/*}
     set -- -C "$folder" "$@"
-    exec 3>&- 5>&- </dev/null
     exec ${in_lock[@]+"${in_lock[@]}"} git -c core.fsmonitor=false -c gc.auto=0 -c maintenance.auto=false -c core.hooksPath=/dev/null \
         "$@"
 }
@@ -4039,7 +4146,7 @@ run_tasks() {
 begin_task() { # NUMBER
     local folder=$run_dir/tasks/${x_name[$1]}
     running=$((running + 1)) has_run=1
-    make_folder "$folder"
+    make_folders "$1"
     start_record "$1"
     stamp
     r_status=running r_started=$answer
@@ -4966,6 +5073,7 @@ find_newest() {
 # Tells of values in the environment for variables that the plan does not have.
 note_unknown_values() {
     local word known="${variable_name[*]-}" listed_names
+    case $newline$exported in *"${newline}PLAN_"?*) ;; *) return ;; esac
     listed_names=${known// /, }
     known=" $known "
     for word in $(compgen -e | LC_ALL=C sort); do
@@ -5007,7 +5115,7 @@ main() { # [PHASE [NAME]]
     umask 077
     # Nobody may be there to read what it prints: no reason to end.
     trap '' PIPE
-    host=$(uname -n)
+    { IFS= read -r host </proc/sys/kernel/hostname; } 2>/dev/null || host=$(uname -n)
     start_clock
     case $phase in
     -h | --help | help)
