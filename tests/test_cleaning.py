@@ -1265,7 +1265,7 @@ def make_worker(repo: Repository, number: int) -> life.Worker:
     tree = os.path.join(os.path.dirname(pattern.worktree), name)
     record = records.worker_dir(repo.common_dir, name)
     records.make_dir(record)
-    worktrees.make_branch(repo, name, pattern.base)
+    worktrees.make_branches(repo, [name], pattern.base)
     admin = worktrees.add_worktree(repo, tree, name, record)
     worktrees.fill_worktree(tree)
     return pattern._replace(

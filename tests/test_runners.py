@@ -841,6 +841,15 @@ def test_a_worktree_that_git_knows_already_is_not_made_again(runner: Runner) -> 
     assert (runner.repo / ".git" / "worktrees" / "one1").exists()
 
 
+def test_a_branch_without_a_commit_that_a_checkout_is_on_is_in_the_way(runner: Runner) -> None:
+    world = runner.world
+    world.git("worktree", "add", "-q", "--detach", str(world.root / "other"))
+    world.git("checkout", "-q", "--orphan", "one", cwd=world.root / "other")
+    runner.plan(task("one"))
+    assert "the branch 'one' is in the way of task one" in runner.ends(3).err
+    assert world.branches() == {"main"}
+
+
 def test_a_worktree_is_laid_out_as_git_does_it(runner: Runner) -> None:
     world = runner.world
     runner.plan(task("one", CHANGE))

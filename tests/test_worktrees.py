@@ -220,10 +220,10 @@ def test_branches_that_cannot_be_beside_each_other(
     world.git("branch", there)
     repo = world.adopt(monkeypatch)
     if free:
-        worktrees.require_free_branch(repo, wanted)
+        worktrees.require_free_branch(repo, wanted, worktrees.taken_refs(repo.common_dir))
         return
     with pytest.raises(SkillError) as caught:
-        worktrees.require_free_branch(repo, wanted)
+        worktrees.require_free_branch(repo, wanted, worktrees.taken_refs(repo.common_dir))
     assert caught.value.code == "branch-taken"
     assert caught.value.exit_code == 3
     assert there in caught.value.message
@@ -232,8 +232,22 @@ def test_branches_that_cannot_be_beside_each_other(
 def test_packed_branches_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.git("branch", "api/v2")
     world.git("pack-refs", "--all")
+    repo = world.adopt(monkeypatch)
     with pytest.raises(SkillError, match="cannot be beside 'api/v2'"):
-        worktrees.require_free_branch(world.adopt(monkeypatch), "api")
+        worktrees.require_free_branch(repo, "api", worktrees.taken_refs(repo.common_dir))
+
+
+def test_a_branch_without_a_commit_that_a_checkout_is_on_counts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = world.adopt(monkeypatch)
+    world.git("checkout", "-q", "--orphan", "new")
+    world.git("worktree", "add", "-q", "--detach", str(world.root / "other"), repo.head)
+    world.git("checkout", "-q", "--orphan", "newer", cwd=world.root / "other")
+    taken = worktrees.taken_refs(repo.common_dir)
+    assert taken == {f"refs/heads/{name}" for name in ("main", "new", "newer")}
+    with pytest.raises(SkillError, match="'newer' is already there, checked out in"):
+        worktrees.require_free_branch(repo, "newer", taken)
 
 
 # --- Making and taking away ---------------------------------------------------------------
@@ -243,7 +257,7 @@ def add(world: World, repo: Repository, path: Path, branch: str) -> str:
     """A worktree as spawn makes it, without files; returns its administrative folder."""
     record = world.root / "record"
     record.mkdir(exist_ok=True)
-    worktrees.make_branch(repo, branch, repo.head)
+    worktrees.make_branches(repo, [branch], repo.head)
     return worktrees.add_worktree(repo, str(path), branch, str(record))
 
 
@@ -252,7 +266,8 @@ def test_a_branch_that_is_there_is_not_made_again(
 ) -> None:
     repo = world.adopt(monkeypatch)
     with pytest.raises(SkillError, match=r"update-ref failed.*already exists"):
-        worktrees.make_branch(repo, "main", repo.head)
+        worktrees.make_branches(repo, ["other", "main"], repo.head)
+    assert world.branches() == {"main"}
 
 
 def test_a_failed_add_leaves_no_folders(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from fanout import git, proctree, records
 from fanout.errors import SkillError, missing, usage
 from fanout.fields import NamedTuple
 from fanout.process import run
-from fanout.worktrees import remove_tree
+from fanout.worktrees import remove_quickly, remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -245,6 +245,7 @@ def scratch(common_dir: str) -> Generator[dict[str, str], None, None]:
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": alternate(f"{common_dir}/objects"),
         }
     finally:
+        remove_quickly([folder])
         remove_tree(folder)
         os.close(descriptor)
 

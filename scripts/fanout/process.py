@@ -241,6 +241,8 @@ def side_by_side(calls: Sequence[Callable[[], Any]], width: int = 2) -> list[Any
 
     Raises what one of them raised, once all have ended.
     """
+    if len(calls) < 2:
+        return [call() for call in calls]
     import threading
 
     results: list[Any] = [None] * len(calls)

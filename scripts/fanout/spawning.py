@@ -26,6 +26,10 @@ from fanout.harness import Harness
 from fanout.output import progress, say
 from fanout.workers import Worker
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
 LOCK_WAIT = 60.0
 SETUP_LIMIT = 600.0
 FIRST_JOB = "0001"
@@ -141,8 +145,10 @@ def prepare_all(
     done: dict[str, Spawned],
 ) -> None:
     """Make record and worktree of each worker, a few at a time; failures are taken back."""
-    queue = list(reversed(requests))
     errors: dict[str, SkillError] = {}
+    reserve_all(repo, requests, made, errors)
+    requests = [request for request in requests if request.name not in errors]
+    queue = list(reversed(requests))
     stopped = False
 
     def work() -> None:
@@ -152,14 +158,10 @@ def prepare_all(
             except IndexError:
                 return
             progress(f"{request.name}: making the worktree")
-            try:
+            with noted(errors, request.name):
                 prepare(repo, request, made)
-            except SkillError as error:
-                errors[request.name] = error
-            except OSError as error:
-                errors[request.name] = SkillError("file-failed", f"{request.name}: {error}")
 
-    if len(requests) == 1:
+    if len(requests) < 2:
         work()
     else:
         import threading
@@ -193,10 +195,135 @@ def take_back(
         made.pop(name, None)
 
 
+@contextlib.contextmanager
+def noted(errors: dict[str, SkillError], name: str) -> Generator[None, None, None]:
+    """Note what goes wrong for one worker; the others go on."""
+    try:
+        yield
+    except SkillError as error:
+        errors[name] = error
+    except OSError as error:
+        errors[name] = SkillError("file-failed", f"{name}: {error}")
+
+
+def reserve_all(
+    repo: git.Repository,
+    requests: list[Request],
+    made: dict[str, Worker],
+    errors: dict[str, SkillError],
+) -> None:
+    """Take the names, the places and the branches, in that order, under the repository's lock.
+
+    `made` knows each worker from the start.
+    """
+    common = repo.common_dir
+    for request in requests:
+        with noted(errors, request.name):
+            check_request(repo, request)
+    able = [request for request in requests if request.name not in errors]
+    if not able:
+        return
+    try:
+        with records.lock(common, "repository", wait=LOCK_WAIT, what="this repository's worktrees"):
+            exclude_runs(common)
+            for request in able:
+                with noted(errors, request.name):
+                    takeback.recover(repo, request.name)
+            taken = worktrees.taken_refs(common)
+            for request in able:
+                if request.name not in errors:
+                    with noted(errors, request.name):
+                        made[request.name] = reserve(repo, request, taken)
+                        taken.add("refs/heads/" + request.branch)
+            able = [request for request in able if request.name in made]
+            for base in dict.fromkeys(request.base for request in able):
+                make_branches(repo, [r for r in able if r.base == base], made, errors)
+            for request in able:
+                if request.name in made:
+                    with noted(errors, request.name):
+                        made[request.name] = add_worktree(repo, made[request.name])
+    except SkillError as error:
+        errors.update({r.name: error for r in able if r.name not in errors})
+
+
+def reserve(repo: git.Repository, request: Request, taken: set[str]) -> Worker:
+    """Write the record of a worker whose name, place and branch are free."""
+    common = repo.common_dir
+    folder = records.worker_dir(common, request.name)
+    require_free_name(repo, request.name)
+    steering.require_alone(common, request.harness, request.name)
+    worktrees.require_free_place(repo, request.worktree)
+    worktrees.require_free_branch(repo, request.branch, taken)
+    worker = Worker(
+        name=request.name,
+        phase="spawning",
+        launch=records.new_id(),
+        worktree=request.worktree,
+        admin_dir="",
+        branch=request.branch,
+        base=request.base,
+        integration_branch=repo.branch,
+        socket=request.socket,
+        socket_path="",
+        session=request.session_prefix + request.name,
+        pane="",
+        pane_pid=0,
+        pane_started="",
+        boot_id=proctree.boot_id(),
+        mapping=request.harness.mapping,
+        executable=request.executable,
+        argv=[],
+        agent_args=request.agent_args,
+        prompt_mode=request.prompt_mode,
+        prompt_arg=request.prompt_arg,
+        session_id="",
+        owns=request.owns,
+        copied={},
+        made=[],
+        ready_timeout=request.ready_timeout,
+        created_at=records.now(),
+    )
+    try:
+        records.make_dir(folder)
+        life.save(common, worker)
+    except OSError:
+        worktrees.remove_tree(folder)
+        raise
+    return worker
+
+
+def make_branches(
+    repo: git.Repository,
+    requests: list[Request],
+    made: dict[str, Worker],
+    errors: dict[str, SkillError],
+) -> None:
+    """Make branches of one base, all at once if that is possible."""
+    try:
+        worktrees.make_branches(repo, [request.branch for request in requests], requests[0].base)
+    except SkillError as error:
+        if len(requests) > 1:
+            for request in requests:
+                make_branches(repo, [request], made, errors)
+            return
+        # A branch of this name is not ours.
+        name = requests[0].name
+        errors[name] = error
+        del made[name]
+        worktrees.remove_tree(records.worker_dir(repo.common_dir, name))
+
+
+def add_worktree(repo: git.Repository, worker: Worker) -> Worker:
+    """Make the empty worktree of a worker."""
+    record = records.worker_dir(repo.common_dir, worker.name)
+    admin = worktrees.add_worktree(repo, worker.worktree, worker.branch, record)
+    # Links in the path are resolved once; later every command demands this very path.
+    return worker._replace(worktree=os.path.realpath(worker.worktree), admin_dir=admin)
+
+
 def prepare(repo: git.Repository, request: Request, made: dict[str, Worker]) -> None:
-    """Make one worker's record, branch, worktree and files; `made` knows it from the start."""
-    check_request(repo, request)
-    worker = reserve(repo, request, made)
+    """Fill the worktree of a worker, with what hooks and set-up commands put into it."""
+    worker = made[request.name]
     worktrees.fill_worktree(worker.worktree)
     left = run_hook(repo, worker, request)
     copied = life.copy_files(repo.top, worker.worktree, request.copies)
@@ -208,67 +335,6 @@ def prepare(repo: git.Repository, request: Request, made: dict[str, Worker]) -> 
         require_on_branch(worker)
     made[request.name] = worker._replace(copied=copied)
     require_time(request, "make the worktree")
-
-
-def reserve(repo: git.Repository, request: Request, made: dict[str, Worker]) -> Worker:
-    """Take the name, the place and the branch, in that order, under the repository's lock."""
-    common = repo.common_dir
-    folder = records.worker_dir(common, request.name)
-    with records.lock(common, "repository", wait=LOCK_WAIT, what="this repository's worktrees"):
-        takeback.recover(repo, request.name)
-        require_free_name(repo, request.name)
-        steering.require_alone(common, request.harness, request.name)
-        worktrees.require_free_place(repo, request.worktree)
-        worktrees.require_free_branch(repo, request.branch)
-        exclude_runs(common)
-        worker = Worker(
-            name=request.name,
-            phase="spawning",
-            launch=records.new_id(),
-            worktree=request.worktree,
-            admin_dir="",
-            branch=request.branch,
-            base=request.base,
-            integration_branch=repo.branch,
-            socket=request.socket,
-            socket_path="",
-            session=request.session_prefix + request.name,
-            pane="",
-            pane_pid=0,
-            pane_started="",
-            boot_id=proctree.boot_id(),
-            mapping=request.harness.mapping,
-            executable=request.executable,
-            argv=[],
-            agent_args=request.agent_args,
-            prompt_mode=request.prompt_mode,
-            prompt_arg=request.prompt_arg,
-            session_id="",
-            owns=request.owns,
-            copied={},
-            made=[],
-            ready_timeout=request.ready_timeout,
-            created_at=records.now(),
-        )
-        try:
-            records.make_dir(folder)
-            life.save(common, worker)
-        except OSError:
-            worktrees.remove_tree(folder)
-            raise
-        made[request.name] = worker
-        try:
-            worktrees.make_branch(repo, request.branch, request.base)
-        except SkillError:
-            # A branch of this name is not ours.
-            del made[request.name]
-            worktrees.remove_tree(folder)
-            raise
-        admin = worktrees.add_worktree(repo, request.worktree, request.branch, folder)
-    # Links in the path are resolved once; later every command demands this very path.
-    worker = worker._replace(worktree=os.path.realpath(request.worktree), admin_dir=admin)
-    made[request.name] = worker
-    return worker
 
 
 def require_free_name(repo: git.Repository, wanted: str) -> None:

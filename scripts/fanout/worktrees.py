@@ -7,11 +7,12 @@ import errno
 import os
 import re
 import stat
+from functools import partial
 
 from fanout import git
 from fanout.errors import SkillError, refused, usage
 from fanout.fields import NamedTuple
-from fanout.process import Completed, run
+from fanout.process import Completed, run, side_by_side
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -514,10 +515,19 @@ def holds_place(tree: str, real: str, above: set[tuple[int, int]]) -> bool:
     return (folder.st_dev, folder.st_ino) in above
 
 
-def require_free_branch(repo: git.Repository, branch: str) -> None:
-    """Demand that a branch can be made. Raises SkillError `branch-taken` (exit 3)."""
+def taken_refs(common_dir: str) -> set[str]:
+    """All branches, and those without a commit yet that a checkout is on."""
+    folder = os.path.join(common_dir, "worktrees")
+    entries = os.listdir(folder) if os.path.isdir(folder) else []
+    heads = [first_line(f"{a}/HEAD") for a in (common_dir, *(f"{folder}/{e}" for e in entries))]
+    held = {head.removeprefix("ref: ") for head in heads if head and head[:5] == "ref: "}
+    return held.union(git.branch_heads(common_dir))
+
+
+def require_free_branch(repo: git.Repository, branch: str, taken: set[str]) -> None:
+    """Demand that a branch can be made beside others. Raises SkillError `branch-taken` (exit 3)."""
     wanted = "refs/heads/" + branch
-    for ref in git.branch_heads(repo.common_dir):
+    for ref in sorted(taken):
         if ref == wanted:
             holders = holders_of(repo.common_dir, repo.main_root, ref)
             where = f", checked out in {holders[0]!r}" if holders else ""
@@ -549,10 +559,14 @@ def case_clash(same: str, mine: str, ref: str, wanted: str) -> bool:
     return ref.split("/")[:depth] != wanted.split("/")[:depth]
 
 
-def make_branch(repo: git.Repository, branch: str, base: str) -> None:
-    """Make a branch at a commit, without an upstream. Raises SkillError `git-failed`."""
-    words = ["update-ref", "-m", f"branch: Created from {base}", f"refs/heads/{branch}", base]
-    git.require_git(repo.common_dir, *words, NULL_ID)
+def make_branches(repo: git.Repository, branches: list[str], base: str) -> None:
+    """Make branches at a commit, all or none of them, without an upstream.
+
+    Raises SkillError `git-failed`, also for a branch that is there.
+    """
+    lines = "".join(f"create refs/heads/{branch} {base}\n" for branch in branches)
+    words = ["update-ref", "-m", f"branch: Created from {base}", "--stdin"]
+    git.require_git(repo.common_dir, *words, stdin=lines.encode())
 
 
 def add_worktree(repo: git.Repository, path: str, branch: str, record: str) -> str:
@@ -748,11 +762,16 @@ def taken_entry(record: str) -> str:
 
 
 def remove_quickly(paths: list[str]) -> None:
-    """Remove folders and all in them in one process for many; read-only folders stay."""
+    """Remove folders and all in them, by two processes for many; read-only folders stay."""
     present = [path for path in paths if os.path.lexists(path)]
-    for first in range(0, len(present), 100):
+    # A command line holds only so many.
+    size = max(1, min(100, (len(present) + 1) // 2))
+
+    def remove(first: int) -> None:
         with contextlib.suppress(SkillError):
-            run(["rm", "-rf", "--", *present[first : first + 100]])
+            run(["rm", "-rf", "--", *present[first : first + size]])
+
+    side_by_side([partial(remove, first) for first in range(0, len(present), size)])
 
 
 def remove_tree(path: str) -> None:

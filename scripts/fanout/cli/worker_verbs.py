@@ -204,11 +204,13 @@ def spawn_plan(repo: Repository, requests: list[Request], many: bool) -> Answer:
     from fanout import spawning, worktrees
 
     rows: list[dict[str, Any]] = []
+    taken = worktrees.taken_refs(repo.common_dir)
     for request in requests:
         spawning.check_request(repo, request)
         spawning.require_free_name(repo, request.name)
         worktrees.require_free_place(repo, request.worktree)
-        worktrees.require_free_branch(repo, request.branch)
+        worktrees.require_free_branch(repo, request.branch, taken)
+        taken.add("refs/heads/" + request.branch)
         rows.append(
             {
                 "name": request.name,

@@ -1725,7 +1725,21 @@ def branches(run: Run) -> set[str]:
         raise RunError(3, f"git for-each-ref failed: {message}")
     refs = text.split("\n")[:-1]
     run.integration = next((ref[1:] for ref in refs if ref[0] == "*"), None)
-    return {ref[1:].removeprefix("refs/heads/").casefold() for ref in refs}
+    names = {ref[1:] for ref in refs}
+    # One that a checkout is on may have no commit yet.
+    for folder in (run.common, *below(os.path.join(run.common, "worktrees"))):
+        head = os.fsdecode(file_bytes(os.path.join(folder, "HEAD"))).strip()
+        if head.startswith("ref: "):
+            names.add(head.removeprefix("ref: "))
+    return {name.removeprefix("refs/heads/").casefold() for name in names}
+
+
+def below(folder: str) -> list[str]:
+    """What lies in a folder that may not be there."""
+    try:
+        return [os.path.join(folder, name) for name in os.listdir(folder)]
+    except FileNotFoundError:
+        return []
 
 
 def require_free(task: Task, taken: set[str], folders: set[str]) -> None:

@@ -2813,6 +2813,14 @@ expand_at_gate() {
         why="git for-each-ref failed"
         return 1
     }
+    # One that a checkout is on may have no commit yet.
+    set +f
+    for place in "$common/HEAD" "$common"/worktrees/*/HEAD; do
+        if read_file "$place" && [ "${answer#ref: }" != "$answer" ]; then
+            refs+="${refs:+$newline} ${answer#ref: }"
+        fi
+    done
+    set -f
     integration=''
     case $refs in *"*"*) integration=${refs#*"*"} integration=${integration%%"$newline"*} ;; esac
     require_free "$refs"
