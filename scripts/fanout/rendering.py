@@ -36,7 +36,7 @@ COLUMNS = """\
 #            zero_without_work, exit_codes (CODE:text), needs, hide
 # Of a task each field stands in a list of its own: task_name and so on. `digest` has the SHA-256 of
 # prompts that have no placeholder. `plan_rows` has name, place, branch, folder and digest of each
-# task, when they are known before a run."""
+# task, when they are known before a run, `plan_names` and `plan_branches` have two of them."""
 FIELDS = (
     *("name", "prompt", "branch", "base", "owns", "depends", "when", "each", "setup", "verify"),
     *("agent", "changelog", "estimate", "order"),
@@ -251,7 +251,10 @@ def bash_data(loaded: dict[str, Any]) -> str:
     for kind in ("checks", "preflight", "backups", "postflight", "rollback"):
         scalars[kind] = tables.commands(loaded[kind])
     tasks = [tables.task(row) for row in loaded["tasks"]]
-    scalars["rows"] = word(" ".join(tables.rows_of(loaded["tasks"])))
+    rows = tables.rows_of(loaded["tasks"])
+    scalars["rows"] = word(" ".join(rows))
+    scalars["names"] = word(" ".join(row.split(":")[0] for row in rows))
+    scalars["branches"] = word(" ".join(row.split(":")[2] for row in rows))
     lines = [COLUMNS, *(f"plan_{name}={value}" for name, value in scalars.items())]
     # Names and digests: nothing that hides or ends a line.
     lines.append("plan_parts='" + "\n".join(loaded.get("parts", ())) + "'")

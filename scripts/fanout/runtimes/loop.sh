@@ -1929,9 +1929,8 @@ expand() {
     group=() is_dynamic=0
     if [ -n "$plan_rows" ]; then
         # shellcheck disable=SC2206 # words
-        x_name=($plan_rows)
-        x_row=("${!x_name[@]}") group=("${!x_name[@]}") x_branch=("${x_name[@]#*:*:}")
-        x_name=("${x_name[@]%%:*}") x_branch=("${x_branch[@]%%:*}")
+        x_name=($plan_names) x_branch=($plan_branches)
+        x_row=("${!x_name[@]}") group=("${!x_name[@]}")
         x_item=("${x_name[@]/*/}") x_slug=("${x_item[@]}") x_has_item=("${x_name[@]/*/0}")
     fi
     for ((row = ${#x_row[@]}; row < ${#task_name[@]}; row++)); do
@@ -2291,6 +2290,11 @@ records_failed() { # PATH
 trouble='' in_tasks=0
 
 save_gate() {
+    save_gate_alone
+    save_manifest
+}
+
+save_gate_alone() {
     local made sums IFS=$newline
     # shellcheck disable=SC2206 # lines
     sums=($part_lines)
@@ -2307,7 +2311,6 @@ save_gate() {
     json_list 1 ${backup_json[@]+"${backup_json[@]}"}
     made+="$newline \"backups\": $answer$newline}$newline"
     write_file "$run_dir/gate.json" "$made" || records_failed "$run_dir/gate.json"
-    save_manifest
 }
 
 save_preflight() {
@@ -2725,7 +2728,9 @@ run_gate() {
         return 1
     fi
     gate_status=passed
-    save_gate
+    # The manifest follows as soon as the first tasks have been started.
+    save_gate_alone
+    dirty=1
     run_event completed gate - '{}'
     [ -z "$trouble" ] || why=$trouble
     [ -z "$trouble" ]
@@ -4953,6 +4958,7 @@ phase_gate() {
     must_claim "run $run_id"
     enter
     if run_gate; then
+        save_manifest
         printf 'run %s: the gate passed\n' "$run_id" 2>/dev/null
         leave 0
     fi
