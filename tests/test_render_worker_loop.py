@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fanout.rendering import as_json
+from fanout.rendering import as_json, with_usual
 from fanout.runtimes.loop import fill
 from inside import install
 from runner_world import (
@@ -301,6 +301,22 @@ def test_the_header_shows_every_command_in_clear_text_and_in_order(runner: Runne
         position = found
 
 
+def test_what_most_tasks_have_alike_is_said_once() -> None:
+    tasks: list[dict[str, Any]] = [
+        {"name": "a", "owns": [], "agent": {"cli": "x"}, "limit": 1},
+        {"name": "b", "owns": ["f"], "agent": {"cli": "x"}, "limit": True},
+        {"name": "c", "owns": ["f"], "agent": {"cli": "y"}, "limit": 1.0},
+    ]
+    made = with_usual({"repo": ".", "tasks": tasks, "rollback": []})
+    assert made["usual"] == {"owns": ["f"], "agent": {"cli": "x"}}
+    assert [sorted(task) for task in made["tasks"]] == [
+        ["limit", "name", "owns"], ["limit", "name"], ["agent", "limit", "name"]
+    ]  # fmt: skip
+    assert [{**made["usual"], **task} for task in made["tasks"]] == tasks
+    alone = with_usual({"tasks": tasks[:1]})
+    assert (alone["usual"], alone["tasks"]) == ({}, tasks[:1])
+
+
 def test_texts_of_several_lines_and_quotes_come_back_as_they_were() -> None:
     """As lists of lines, in a raw string that no quote ends."""
     nasty = "l1\nl2 ''' '''' \\ \" \u202e ü \U000e0001\r\n\nend"
@@ -434,7 +450,7 @@ def test_the_bash_file_keeps_to_what_an_old_bash_knows(world: World) -> None:
 
 
 def test_a_plan_of_a_thousand_tasks(runner: Runner) -> None:
-    tasks = [
+    tasks: list[dict[str, Any]] = [
         task(f"t{n}", f"Do the work of part {n}.\n", depends_on=[f"t{n - 1}"] if n % 3 else [],
              owns=[f"src/{n}/**"], verify=[f"test -d src/{n}"])
         for n in range(1000)

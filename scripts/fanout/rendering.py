@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections import Counter
 
 from fanout import plan as plans
 from fanout import records
@@ -144,7 +145,7 @@ def data(value: dict[str, Any], language: str) -> str:
     """The plan as data, and the call."""
     if language == "python":
         return (
-            f"PLAN: dict[str, Any] = json.loads(r'''\n{as_json(value)}\n''')\n\n"
+            f"PLAN: dict[str, Any] = json.loads(r'''\n{as_json(with_usual(value))}\n''')\n\n"
             'if __name__ == "__main__":\n    sys.exit(main(PLAN, sys.argv[1:]))'
         )
     # What shellcheck takes for mistakes in words is the plan's own text.
@@ -162,6 +163,25 @@ def in_lines(value: Any) -> Any:
         lines = pieces(value)
         return value if lines == value else {"text": lines, "marks": []}
     return list(map(in_lines, value)) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType]
+
+
+def with_usual(value: dict[str, Any]) -> dict[str, Any]:
+    """The plan with what most tasks have alike said once, as `usual`; each task says the rest."""
+    tasks: list[dict[str, Any]] = value["tasks"]
+    said = [{field: loop.encoded(part) for field, part in task.items()} for task in tasks]
+    usual: dict[str, Any] = {}
+    texts: dict[str, str] = {}
+    for field in tasks[0] if tasks else ():
+        column = [task[field] for task in said]
+        text, count = Counter(column).most_common(1)[0]
+        if count > 1:
+            texts[field] = text
+            usual[field] = tasks[column.index(text)][field]
+    rest = [
+        {field: part for field, part in task.items() if texts.get(field) != own[field]}
+        for task, own in zip(tasks, said, strict=True)
+    ]
+    return {**{k: v for k, v in value.items() if k != "tasks"}, "usual": usual, "tasks": rest}
 
 
 def pieces(text: str) -> str | list[str]:

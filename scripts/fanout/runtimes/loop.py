@@ -150,6 +150,8 @@ class Run:
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
+        # Each task says what it has not in common with the others.
+        plan["tasks"] = [{**plan["usual"], **task} for task in plan["tasks"]]
         self.environ = {
             k: v for k, v in os.environ.items() if k not in (*OWN_VARIABLES, *LOCATIONS)
         }
