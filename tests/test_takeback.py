@@ -481,18 +481,39 @@ def test_a_file_that_changes_while_it_is_saved_stops_the_removal(
 ) -> None:
     tree = world.quick("w1")
     (tree / "new.txt").write_text("mine\n")
-    real = takeback.write_tree
+    real = takeback.lines_of
+    for late in ("late.txt", "new.txt"):
 
-    def late(root: str, files: list[str], scratch: str) -> str:
-        answer = real(root, files, scratch)
-        Path(root, "late.txt").write_text("mine\n")
-        return answer
+        def lines_of(root: str, files: list[str], *, store: bool, late: str = late) -> list[bytes]:
+            answer = real(root, files, store=store)
+            Path(root, late).write_text("late\n")
+            return answer
 
-    with monkeypatch.context() as patch:
-        patch.setattr(takeback, "write_tree", late)
-        result = discard(world, monkeypatch)
-    assert [reason.code for reason in result.reasons] == ["rescue-failed"]
-    assert (tree / "late.txt").read_text() == "mine\n"
+        with monkeypatch.context() as patch:
+            patch.setattr(takeback, "lines_of", lines_of)
+            result = discard(world, monkeypatch)
+        assert [reason.code for reason in result.reasons] == ["rescue-failed"]
+        assert (tree / late).read_text() == "late\n"
+
+
+def test_a_hard_link_to_an_object_that_git_dates_anew_is_saved(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Local clones have them: to keep a file whose object is there touches the object."""
+    tree = world.quick("w1")
+    blob = world.git("rev-parse", "HEAD:README.md")
+    there = world.repo / ".git" / "objects" / blob[:2] / blob[2:]
+    os.utime(there, (1_000_000_000, 1_000_000_000))
+    os.link(there, tree / "linked")
+    held = there.read_bytes()
+    result = discard(world, monkeypatch)
+    assert result.removed is True
+    assert there.stat().st_mtime > 1_000_000_000
+    shown = subprocess.run(
+        ["git", "show", f"{result.rescue}:linked"], cwd=world.repo, env=world.env,
+        capture_output=True, check=True,
+    )  # fmt: skip
+    assert shown.stdout == held
 
 
 def test_a_reference_hook_that_refuses_stops_the_removal(world: World) -> None:

@@ -322,14 +322,19 @@ def save_tree(common_dir: str, root: str, name: str, commits: list[str]) -> tupl
     before = look_of(root, files)
     scratch = os.path.join(records.home(common_dir), f"rescue-{records.new_id()}.index")
     try:
-        tree = write_tree(root, files, scratch)
+        lines = lines_of(root, files, store=True)
+        tree = tree_of(root, lines, scratch)
         index = save_index(root, scratch)
     finally:
         worktrees.remove_file(scratch)
     parents = list(dict.fromkeys([*commits, index]))
     message = f"Files of the worker {name} before its removal"
     ref = make_ref(common_dir, "rescue", name, commit_tree(common_dir, tree, parents, message))
-    if files_to_save(root)[0] != files or look_of(root, files) != before:
+    changed = files_to_save(root)[0] != files
+    if not changed and look_of(root, files) != before:
+        # A hard link to one of git's objects, as a clone has them, is dated anew by saving it.
+        changed = lines_of(root, files, store=False) != lines
+    if changed:
         raise SkillError(
             "rescue-failed", f"files in {root!r} changed while they were saved under {ref}"
         )
@@ -389,8 +394,9 @@ def files_to_save(root: str) -> tuple[list[str], list[str]]:
     return sorted(files), sorted(caches)
 
 
-def write_tree(root: str, files: list[str], scratch: str) -> str:
-    """Write the files as a tree object, without filters; returns its id."""
+def lines_of(root: str, files: list[str], *, store: bool) -> list[bytes]:
+    """The files as lines for `tree_of`, without filters; with `store` git keeps what they hold."""
+    command = ["hash-object", *(["-w"] if store else [])]
     plain: list[str] = []
     lines: list[bytes] = []
     for path in files:
@@ -399,7 +405,7 @@ def write_tree(root: str, files: list[str], scratch: str) -> str:
         if stat.S_ISLNK(mode):
             target = os.fsencode(os.readlink(full))
             blob = git.require_git(
-                root, "hash-object", "-w", "--stdin", stdin=target, env=worktrees.at(root)
+                root, *command, "--stdin", stdin=target, env=worktrees.at(root)
             ).text.strip()
             lines.append(f"120000 {blob} 0\t".encode() + os.fsencode(path))
         elif stat.S_ISREG(mode):
@@ -407,8 +413,7 @@ def write_tree(root: str, files: list[str], scratch: str) -> str:
         # Sockets, pipes and devices hold no bytes.
     done = git.require_git(
         root,
-        "hash-object",
-        "-w",
+        *command,
         "--no-filters",
         "--stdin-paths",
         stdin=b"".join(worktrees.quoted(path) + b"\n" for path in plain),
@@ -419,7 +424,7 @@ def write_tree(root: str, files: list[str], scratch: str) -> str:
         raise SkillError("rescue-failed", "git did not store every file; nothing was removed")
     for path, blob in zip(plain, blobs, strict=True):
         lines.append(entry(os.lstat(os.path.join(root, path)).st_mode, blob, path))
-    return tree_of(root, lines, scratch)
+    return lines
 
 
 def tree_of(root: str, lines: list[bytes], scratch: str) -> str:
