@@ -177,6 +177,35 @@ def test_the_generic_rule_waits_until_the_screen_is_still(agent: Agent, target: 
     assert agent.pressed[0][0] - began > 2.0 + 0.5
 
 
+def test_the_generic_rule_does_not_wait_for_a_clock_to_stand_still(
+    agent: Agent, target: Target
+) -> None:
+    def tick(age: float) -> None:
+        agent.status = f"spin {int(age / 0.1)}"
+        agent.transcript = [f"loading {min(int(age / 0.2), 10)}"] * 3
+
+    agent.tick = tick
+    assert deliver(target).delivered
+    assert agent.submitted == ["the task"]
+    assert 12 <= agent.typed_at - agent.born < 13
+
+
+@pytest.mark.parametrize("rows", ["prompt", "many"])
+def test_a_screen_that_moves_where_the_text_goes_or_in_many_rows_is_not_ready(
+    rows: str, agent: Agent, target: Target
+) -> None:
+    def tick(age: float) -> None:
+        spin = f"spin {int(age / 0.1)}"
+        if rows == "prompt":
+            agent.input = spin
+        else:
+            agent.transcript = [f"{spin} {number}" for number in range(3)]
+
+    agent.tick = tick
+    outcome = deliver(target)
+    assert (outcome.delivered, outcome.typed, agent.pasted) == (False, False, [])
+
+
 def test_the_generic_rule_needs_something_printed(agent: Agent, target: Target) -> None:
     agent.screen = lambda: ("\n" * 30, 0)
     outcome = deliver(target, ready_timeout=5.0)

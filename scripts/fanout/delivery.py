@@ -32,6 +32,9 @@ QUESTION_PART = 0.5
 # How still the screen of a program without bracketed paste, or without a sign that it is known to
 # give, must be before it is typed to.
 PATIENCE = 3.0
+# So long a row or two may move beside a screen that stands still: a clock, not a start.
+CLOCK_PATIENCE = 10.0
+CLOCK_ROWS = 2
 # Some programs swallow an Enter that follows a paste too closely (gemini: at once; 0.5 s is safe).
 PASTE_PAUSE = 0.5
 PASTE_LIMIT = 15.0
@@ -201,13 +204,13 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
 
     With `ready` patterns, or else `idle` ones: one matches and none of `waiting` does. Instead of
     an `idle` one a screen will do that is still for long and does not look busy. Without both:
-    something was printed, nothing looks busy, and the screen has been still for half a second. A
-    program that has not asked for bracketed paste may only have printed a warning on its way up,
-    and what is typed before it reads keys is lost; so it gets more time. One that takes up a
-    conversation may show its input prompt, then clear the screen for the history, and lose what
-    came in between (gemini): there an earlier prompt must be seen, or the input prompt must stay,
-    the longer the slower the start was. It must stay also where the mapping knows questions of the
-    start.
+    something was printed, nothing looks busy, and the screen has been still for half a second, or
+    all of it but a clock for long. A program that has not asked for bracketed paste may only have
+    printed a warning on its way up, and what is typed before it reads keys is lost; so it gets more
+    time. One that takes up a conversation may show its input prompt, then clear the screen for the
+    history, and lose what came in between (gemini): there an earlier prompt must be seen, or the
+    input prompt must stay, the longer the slower the start was. It must stay also where the mapping
+    knows questions of the start.
     """
     harness = target.harness
     ready = harness.ready if harness.ready.patterns else harness.idle
@@ -219,12 +222,14 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
     dialog: str | None = None
     ready_since: float | None = None
     since = dialog_since = begun
+    moved: dict[int, float] = {}
     while True:
         look = yield
         moment = time.monotonic()
         if look.pane is None or look.pane.dead:
             return Outcome(False, "", None, look.text, ended=True)
         if look.text != seen:
+            moved.update(dict.fromkeys(changed_rows(seen, look.text), moment))
             seen, since = look.text, moment
         found = None
         if target.answering is not None:
@@ -258,6 +263,11 @@ def wait_ready(target: Target, timeout: float) -> Generator[None, Look, Outcome 
         elif look.text.strip() and moment - since >= STILL:
             patient = moment - since >= PATIENCE or moment >= deadline
             if patient or takes_bracketed_paste(target.log):
+                return None
+        elif look.text.strip() and moment - begun >= CLOCK_PATIENCE:
+            rows = [row for row, at in moved.items() if moment - at < CLOCK_PATIENCE]
+            clock = len(rows) <= CLOCK_ROWS and look.pane.cursor_y not in rows
+            if clock and takes_bracketed_paste(target.log):
                 return None
         if moment >= deadline:
             return Outcome(False, "", None, look.text)
