@@ -850,6 +850,13 @@ def test_a_branch_without_a_commit_that_a_checkout_is_on_is_in_the_way(runner: R
     assert world.branches() == {"main"}
 
 
+def test_worktrees_at_a_path_with_a_newline_are_refused(runner: Runner) -> None:
+    runner.plan(task("one"), worktree_root="../a\nb")
+    for env in ({"DRY_RUN": "1"}, {}):
+        assert "a path with a newline" in runner.ends(2, env=env).err
+    assert runner.world.branches() == {"main"}
+
+
 def test_a_worktree_is_laid_out_as_git_does_it(runner: Runner) -> None:
     world = runner.world
     runner.plan(task("one", CHANGE))

@@ -250,6 +250,20 @@ def test_a_branch_without_a_commit_that_a_checkout_is_on_counts(
         worktrees.require_free_branch(repo, "newer", taken)
 
 
+def test_a_place_with_a_line_break_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is reached by a link: git's own files name it in a line."""
+    repo = world.adopt(monkeypatch)
+    odd = world.root / "a\nb"
+    odd.mkdir()
+    (world.root / "link").symlink_to(odd)
+    for path in (odd / "w", world.root / "link" / "w", world.root / "c\nd"):
+        with pytest.raises(SkillError, match="holds a line break") as caught:
+            worktrees.require_free_place(repo, str(path))
+        assert caught.value.exit_code == 2
+
+
 # --- Making and taking away ---------------------------------------------------------------
 
 

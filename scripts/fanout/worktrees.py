@@ -455,7 +455,10 @@ def unshared_commits(module: str, pins: list[str], *what: str) -> bool:
 
 
 def require_free_place(repo: git.Repository, path: str) -> None:
-    """Demand that a worktree can be made at a path: nothing there, and not inside another tree."""
+    """Demand that a worktree can be made at a path: nothing there, and not inside another tree.
+
+    Raises SkillError `invalid-place` (exit 2), `worktree-exists`, `worktree-nested` (exit 3).
+    """
     if os.path.lexists(path):
         raise refused(
             "worktree-exists",
@@ -467,6 +470,10 @@ def require_free_place(repo: git.Repository, path: str) -> None:
     while not os.path.exists(parent):
         parent = os.path.dirname(parent)
     real = os.path.join(os.path.realpath(parent), os.path.relpath(path, parent))
+    if "\n" in real:
+        raise usage(
+            "invalid-place", f"{real!r} holds a line break", "choose another --worktree DIR"
+        )
     linked = registered(repo.common_dir).values()
     if real in linked:
         raise refused(

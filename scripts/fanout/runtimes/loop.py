@@ -1159,6 +1159,8 @@ def locate(run: Run) -> None:
     if not run.dry:
         run.id = name
     run.values |= {"RUN_ID": name, "RUN_DIR": run.folder, "REPO_ROOT": run.root}
+    if "\n" in worktree_root(run):
+        raise RunError(2, "a path with a newline in it is not supported", "set worktree_root")
 
 
 def commit_of(run: Run, name: str, code: int) -> str:

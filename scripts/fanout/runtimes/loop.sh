@@ -1904,6 +1904,10 @@ locate() {
         absolute "$answer" "$root"
         worktree_root=$answer
     fi
+    case $worktree_root in *"$newline"*)
+        die 2 "a path with a newline in it is not supported" "set worktree_root"
+        ;;
+    esac
 }
 
 # Gives programs the values of this run.
