@@ -337,6 +337,25 @@ def test_a_worktree_is_laid_out_as_git_does_it(
     assert found["ours"][1] == found["theirs"][1].replace(b"HEAD", repo.head.encode())
 
 
+def test_an_entry_that_another_process_makes_meanwhile_is_left_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = world.adopt(monkeypatch)
+    real = os.rename
+
+    def late(source: str, target: str) -> None:
+        if target.endswith("/w1"):
+            os.mkdir(target)
+            Path(target, "HEAD").write_text("theirs")
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", late)
+    admin = add(world, repo, world.root / "w1", "w1")
+    assert admin.endswith("/worktrees/w11")
+    assert worktrees.admin_dir_of(str(world.root / "w1")) == admin
+    assert (Path(admin).with_name("w1") / "HEAD").read_text() == "theirs"
+
+
 def test_what_a_killed_add_left_is_removed_and_nothing_else(world: World) -> None:
     tree = world.root / "tree"
     for link in (None, "", f"gitdir: {world.root}/gone\n"):

@@ -611,8 +611,11 @@ def add_empty(repo: git.Repository, path: str, head: str, record: str, *words: s
 
 def is_plain(common_dir: str) -> bool:
     """Whether a worktree is laid out here as gitrepository-layout(5) has it, and no other way."""
-    with open(f"{common_dir}/config", "rb") as file:
-        config = file.read().lower()
+    try:
+        with open(f"{common_dir}/config", "rb") as file:
+            config = file.read().lower()
+    except OSError:
+        return False
     return not any(word in config for word in LAYOUTS)
 
 
@@ -635,10 +638,16 @@ def lay_out(common_dir: str, path: str, head: str, record: str, parents: list[st
         wanted = re.sub("[^A-Za-z0-9_-]", "-", os.path.basename(path))
         for number in range(10_000):
             admin = f"{common_dir}/worktrees/{wanted}{number or ''}"
-            if not os.path.lexists(admin):
-                write_line(f"{path}/.git", f"gitdir: {admin}")
+            if os.path.lexists(admin):
+                continue
+            write_line(f"{path}/.git", f"gitdir: {admin}")
+            try:
                 os.rename(made, admin)
                 return admin
+            except OSError:
+                # A runner holds no lock, and may have taken the name.
+                if not os.path.lexists(admin):
+                    raise
         raise SkillError("git-failed", f"{common_dir!r} is full of worktrees named {wanted!r}")
     except BaseException:
         remove_unlinked(path)
