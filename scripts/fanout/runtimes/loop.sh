@@ -3709,6 +3709,7 @@ make_tree() { # TREE NAME REF BASE PLAIN
 # process reads half of one, or prunes it. `git worktree add` takes three processes for this, and
 # fails beside another one. A small shell does it: from a large one each process takes twice as long.
 # Ends with 10 without the branch, 11 without the worktree, 12 when git knows it already.
+# shellcheck disable=SC2016 # another shell's
 tree_shell='tree=$1 new=$2 entry=$3 ref=$4 base=$5 plain=$6 root=$7 count=
 shift 7
 if [ -n "$base" ]; then
