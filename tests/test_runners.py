@@ -850,6 +850,17 @@ def test_a_branch_without_a_commit_that_a_checkout_is_on_is_in_the_way(runner: R
     assert world.branches() == {"main"}
 
 
+def test_a_repository_with_long_ids(runner: Runner) -> None:
+    world = runner.world
+    shutil.rmtree(runner.repo / ".git")
+    world.git("init", "-q", "--object-format=sha256")
+    world.git("add", "-A")
+    world.git("commit", "-q", "-m", "first")
+    runner.plan(task("one"))
+    runner.ends(0)
+    assert len(runner.tasks()["one"]["head"]) == 64
+
+
 def test_worktrees_at_a_path_with_a_newline_are_refused(runner: Runner) -> None:
     runner.plan(task("one"), worktree_root="../a\nb")
     for env in ({"DRY_RUN": "1"}, {}):

@@ -72,7 +72,6 @@ MARK = "AGENT_WORKERS_RUN"
 MAKER = "agent-workers-run"
 # What a repository's configuration says where `git worktree add` does more than `lay_out`.
 LAYOUTS = (b"[extensions", b"[include", b"sparsecheckout", b"sharedrepository")
-NULL_ID = "0" * 40
 INTERRUPTS = {
     signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGQUIT: 131
 }  # fmt: skip
@@ -2065,7 +2064,8 @@ def add_worktree(run: Run, task: Task, note: str, known: dict[str, Any] | None) 
     write(note, "")
     ref = f"refs/heads/{task.branch}"
     if not tip:
-        words = ["-m", f"branch: Created from {task.base}", ref, task.base, NULL_ID]
+        # The empty word demands that there is no such branch.
+        words = ["-m", f"branch: Created from {task.base}", ref, task.base, ""]
         code, _, message = git(run, run.root, "update-ref", *words)
         if code != 0:
             # A branch of this name is not ours.

@@ -3713,8 +3713,8 @@ make_tree() { # TREE NAME REF BASE PLAIN
 tree_shell='tree=$1 new=$2 entry=$3 ref=$4 base=$5 plain=$6 root=$7 count=
 shift 7
 if [ -n "$base" ]; then
-    "$@" -C "$root" update-ref -m "branch: Created from $base" "$ref" "$base" \
-        0000000000000000000000000000000000000000 || exit 10
+    # The empty word demands that there is no such branch.
+    "$@" -C "$root" update-ref -m "branch: Created from $base" "$ref" "$base" "" || exit 10
 fi
 [ "$plain" = 1 ] || exit 0
 if [ -d "$new" ]; then mkdir -- "$tree"; else mkdir -- "$tree" "$new"; fi &&
