@@ -315,6 +315,21 @@ def test_what_is_not_known_to_be_done_is_noted(merges: Merges, finished: Runner)
     assert "the job 0001 of 'w' is open" in note
 
 
+def test_an_entry_that_merge_will_ask_for_is_noted_with_the_approval(merges: Merges) -> None:
+    tip = merges.work("w", {"w.txt": "w\n"}, entry=False)
+    (note,) = merges.ok("approve", "w", "--commit", tip)["notes"]
+    assert note == "w has no changelog entry, which merge will ask for"
+    place = merges.world.tree("w") / ".worker-runs" / "changelog" / "w.md"
+    place.parent.mkdir(parents=True)
+    place.write_text("### Added\n")
+    (note,) = merges.ok("approve", "w", "--commit", tip)["notes"]
+    assert note.endswith("w.md has no text below its heading; merge will refuse it")
+    assert merges.ends(3, "merge", "w").error
+    place.write_text("### Added\n\n- It.\n")
+    assert merges.ok("approve", "w", "--commit", tip)["notes"] == []
+    merges.ok("merge", "w")
+
+
 def test_a_branch_that_is_gone_makes_the_order_unknown(merges: Merges) -> None:
     for name in ("one", "two"):
         merges.work(name, {f"{name}.txt": "x\n"})

@@ -149,8 +149,13 @@ def hold(repo: git.Repository, candidate: Candidate) -> contextlib.AbstractConte
 
 def changelog_digest(repo: git.Repository, choice: Choice, candidate: Candidate) -> str:
     """The SHA-256 of the changelog entries that lie outside of its branch; empty without any."""
+    return entries_of(repo, choice, candidate).digest
+
+
+def entries_of(repo: git.Repository, choice: Choice, candidate: Candidate) -> changelog.Found:
+    """What a candidate says about its change, read as its target's convention has it."""
     convention = work.convention_for(repo, choice, candidate)
-    return changelog.find(repo, candidate, work.beside(choice), convention).digest
+    return changelog.find(repo, candidate, work.beside(choice), convention)
 
 
 def approve(

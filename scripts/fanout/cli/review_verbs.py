@@ -342,6 +342,10 @@ def approve(repo: Repository, options: argparse.Namespace) -> Answer:
         note=options.note,
         allowed=allowed_paths(options.allowances),
     )
+    found = approvals.entries_of(repo, choice, candidate)
+    notes += [f"{why}; merge will refuse it" for _, why in found.problems]
+    if found.missing and not found.problems:
+        notes.append(f"{candidate.name} has no changelog entry, which merge will ask for")
     for note in notes:
         say(f"note: {note}")
     lines = [verdict_line(approval)]
