@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanout import worktrees
+from fanout import git, worktrees
 from fanout.errors import SkillError
 from fanout.git import Repository
 from fanout.process import Completed
@@ -282,6 +282,17 @@ def test_a_branch_that_is_there_is_not_made_again(
     with pytest.raises(SkillError, match=r"update-ref failed.*already exists"):
         worktrees.make_branches(repo, ["other", "main"], repo.head)
     assert world.branches() == {"main"}
+
+
+def test_a_branch_with_a_name_in_another_encoding(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    repo = world.adopt(monkeypatch)
+    admin = add(world, repo, world.root / "w1", name)
+    assert Path(admin, "HEAD").read_bytes() == b"ref: refs/heads/caf\xe9\n"
+    worktrees.fill_worktree(str(world.root / "w1"))
+    assert git.current_ref(str(world.root / "w1")) == (f"refs/heads/{name}", repo.head)
 
 
 def test_a_failed_add_leaves_no_folders(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

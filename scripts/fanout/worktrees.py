@@ -573,7 +573,7 @@ def make_branches(repo: git.Repository, branches: list[str], base: str) -> None:
     """
     lines = "".join(f"create refs/heads/{branch} {base}\n" for branch in branches)
     words = ["update-ref", "-m", f"branch: Created from {base}", "--stdin"]
-    git.require_git(repo.common_dir, *words, stdin=lines.encode())
+    git.require_git(repo.common_dir, *words, stdin=os.fsencode(lines))
 
 
 def add_worktree(repo: git.Repository, path: str, branch: str, record: str) -> str:
